@@ -162,6 +162,8 @@ pub enum Why {
     DeviceModel,
     /// Each takes longer than the one before.
     Grows,
+    /// User space computes for longer each time.
+    Walks,
     /// A single long stretch.
     Gap,
     /// Between two lines of a log, over and over.
@@ -185,7 +187,7 @@ impl Why {
             Why::Network | Why::SentAgain => Kind::Network,
             Why::Grace | Why::Work | Why::EveryCpu | Why::Reclaim => Kind::KernelWork,
             Why::Busy | Why::Burst | Why::Grows => Kind::SyscallCpu,
-            Why::Computes | Why::Faults => Kind::UserCpu,
+            Why::Computes | Why::Faults | Why::Walks => Kind::UserCpu,
             Why::Child => Kind::ChildProcess,
             Why::HandOver | Why::Herd | Why::Accesses | Why::DeviceModel => Kind::Handoff,
             Why::Stopped => Kind::Paused,
@@ -199,7 +201,7 @@ impl Why {
     pub fn modifier(self) -> Option<Modifier> {
         match self {
             Why::Burst | Why::Accesses | Why::DeviceModel => Some(Modifier::Unbatched),
-            Why::Grows => Some(Modifier::Superlinear),
+            Why::Grows | Why::Walks => Some(Modifier::Superlinear),
             Why::Gap | Why::LogStands => Some(Modifier::Stall),
             _ => None,
         }

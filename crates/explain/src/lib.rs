@@ -10,6 +10,7 @@
 mod confirm;
 pub mod contrast;
 pub mod detect;
+pub mod diagnose;
 pub mod evidence;
 pub mod kind;
 pub mod merge;
@@ -161,7 +162,7 @@ fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
         duration_s: view.seconds(evidence.span()),
         followed: detect::followed(view),
         vcpus: view.vcpus(),
-        findings: rank::findings(view),
+        findings: diagnose::findings(view),
         warnings: Vec::new(),
         ..ExplainResult::default()
     };

@@ -1,6 +1,6 @@
 //! Whose time is explained, and why theirs.
 
-use super::story::closed;
+use crate::diagnose::partner as closed;
 use super::view::LEAST_COUNT;
 use super::View;
 use crate::evidence::tree::Frame;

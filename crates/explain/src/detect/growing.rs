@@ -2,7 +2,6 @@
 
 use super::gap::is_idle;
 use super::growth::{calls_grow, clipped_times, line, time_grows, Growth};
-use super::story::Story;
 use super::view::{LEAST_COUNT, LEAST_SHARE};
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Amount, Key, Subject, What};
@@ -43,8 +42,7 @@ impl Detector for Growing {
             return None;
         }
         let mut chain = vec![time_link(view, key, subject, &fit)];
-        let story = Story::of(view, Frame::Request(key));
-        let call = story.and_then(|story| story.grown_call(view));
+        let call = crate::diagnose::grown_call(view, Frame::Request(key));
         let mut what = call.map_or("its time".into(), |c| format!("its time in {}", view.name(c)));
         if let (Some(fit), Some((call, amount))) = (calls, subject.loop_of_calls()) {
             what = format!("the number of {} calls", view.name(call));

@@ -6,7 +6,7 @@ use super::growth::{series_grows, Growth};
 use super::levels::{levels, Level};
 use super::view::LEAST_SHARE;
 use super::waits::waits;
-use super::{Candidate, View};
+use super::{Candidate, Detector, View};
 use crate::evidence::calls::{Calls, Wakes};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -36,12 +36,22 @@ const CALLS_S: f64 = 60e-6;
 const BURST: f64 = 32.0;
 const BURNS: f64 = 0.4;
 
+/// What threads do again and again.
+pub struct Habits;
+
+impl Detector for Habits {
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
+        let mut all = habits(view);
+        all.extend(super::throttled::throttled(view));
+        all
+    }
+}
+
 /// Everything of the kind.
-pub fn habits(view: &View<'_>) -> Vec<Candidate> {
+fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all = herds(view);
     all.extend(growing(view));
     all.extend(growing_bytes(view));
-    all.extend(super::alone::habits(view));
     all.extend(bursts(view));
     all.extend(hand_overs(view));
     all

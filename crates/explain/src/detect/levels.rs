@@ -1,6 +1,8 @@
 //! The way down a tree of time: from a subject to whom it waits for, to whom that one waits
 //! for, as long as most of the time goes that way.
 
+use super::throttled::by_quota;
+use super::waits::waits;
 use super::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
@@ -15,6 +17,8 @@ const KEEPS: f64 = 0.2;
 const THROTTLED_S: f64 = 2e-3;
 /// Sleeps that somebody is known to have ended, from which others in the call are like those.
 const LEAST_KNOWN: u64 = 50;
+/// Share of the time without a CPU that one other has it, from which it is the cause.
+const ONE: f64 = 0.65;
 /// Most levels.
 const MOST: usize = 9;
 
@@ -42,6 +46,22 @@ impl Sum {
     }
 }
 
+/// What the time without a CPU is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NoCpu {
+    /// The host's other load has it, now this and now that.
+    #[default]
+    Crowd,
+    /// A quota holds it back.
+    Quota,
+    /// One has it by a higher priority.
+    Preempted(GroupId),
+    /// One has it, as often as the subject, and belongs to what is traced or never leaves.
+    Shared(GroupId),
+    /// Those have it that it waits for, or that wait for it.
+    Path(GroupId),
+}
+
 /// One thread, or threads of one name, on the way.
 #[derive(Debug, Clone, Default)]
 pub struct Level {
@@ -57,8 +77,14 @@ pub struct Level {
     pub calls: BTreeMap<Option<Frame>, Sum>,
     /// Sleeps that nobody is known to have ended, taken to be for who ends all others in the call.
     pub assumed: Sum,
+    /// What the time without a CPU is.
+    pub no_cpu: NoCpu,
+    /// Waits for others of the same name, by call: what those did meanwhile is in `parts`.
+    pub own_waits: BTreeMap<Option<Frame>, Sum>,
     /// While without a CPU: the CPU had nothing to do.
     pub idle: Sum,
+    /// While without a CPU: who had it by a higher priority.
+    pub preempted: BTreeMap<GroupId, Sum>,
     /// While without a CPU: who had it, doing what.
     pub rivals: BTreeMap<(GroupId, Option<Frame>), Sum>,
 }
@@ -142,14 +168,66 @@ impl Level {
     /// now that, which is the host's business.
     pub fn noise(&self) -> u64 {
         let no_cpu = self.ticks(|_, state| state == Frame::NoCpu);
+        let unknown = self.ticks(|_, state| state == Frame::Unknown);
+        unknown.saturating_add(if self.no_cpu == NoCpu::Crowd { no_cpu } else { 0 })
+    }
+
+    /// Ticks without a CPU by who had it.
+    pub fn had_by(&self) -> BTreeMap<GroupId, u64> {
         let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
         for ((group, _), sum) in &self.rivals {
-            *by.entry(*group).or_default() += sum.ticks;
+            let all = by.entry(*group).or_default();
+            *all = all.saturating_add(sum.ticks);
         }
-        let one = by.values().any(|ticks| *ticks * 5 >= no_cpu * 4);
-        let unknown = self.ticks(|_, state| state == Frame::Unknown);
-        let idle = self.idle.ticks * 2 >= no_cpu;
-        unknown.saturating_add(if one || idle { 0 } else { no_cpu })
+        by
+    }
+
+    /// Judges the time without a CPU: a busy host is no cause, one that goes first is.
+    fn judge(&mut self, view: &View<'_>, own: Option<GroupId>, path: &[GroupId]) {
+        let all = self.ticks(|_, state| state == Frame::NoCpu);
+        if all == 0 || view.evidence.ends.any_gaps() {
+            return;
+        }
+        if self.idles(view) || own.is_some_and(|own| by_quota(view, own).is_some()) {
+            self.no_cpu = NoCpu::Quota;
+            return;
+        }
+        let by = self.had_by();
+        let mut first: Vec<(u64, GroupId)> =
+            self.preempted.iter().map(|(group, sum)| (sum.ticks, *group)).collect();
+        first.sort_unstable();
+        let Some((ticks, rival)) = by.iter().map(|(group, ticks)| (*ticks, *group)).max() else { return };
+        let near = |group: GroupId| Some(group) == own || path.contains(&group)
+            || self.wakers().iter().any(|(waker, _)| *waker == group);
+        if near(rival) && ticks * 2 >= all {
+            self.no_cpu = NoCpu::Path(rival);
+        } else if let Some((_, group)) = first.last().filter(|(ticks, _)| *ticks * 2 >= all) {
+            self.no_cpu = NoCpu::Preempted(*group);
+        } else if ticks as f64 >= ONE * all as f64 && view.belongs(own, rival, all * 2 >= self.all.ticks) {
+            self.no_cpu = NoCpu::Shared(rival);
+        }
+    }
+
+    /// Ticks asleep of its own accord: until a timer fires, or nobody knows what, in a call that waits
+    /// by design.
+    pub fn pauses(&self, view: &View<'_>) -> u64 {
+        self.ticks(|call, state| {
+            let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
+            by_design && matches!(state, Frame::Timer | Frame::Asleep | Frame::Interrupt)
+        })
+    }
+
+    /// Whom it waits for, and who of these has its CPU meanwhile, longest first.
+    pub fn next(&self) -> Option<(GroupId, Sum)> {
+        let had = match self.no_cpu {
+            NoCpu::Path(_) => self.had_by(),
+            _ => BTreeMap::new(),
+        };
+        let mut all = self.wakers();
+        for (group, sum) in &mut all {
+            sum.ticks = sum.ticks.saturating_add(had.get(group).copied().unwrap_or(0));
+        }
+        all.into_iter().max_by_key(|(group, sum)| (sum.ticks, std::cmp::Reverse(*group)))
     }
 
     /// True if it is ready for milliseconds while its CPU has nothing to do: it may not run.
@@ -182,15 +260,20 @@ pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
     };
     let mut all: Vec<Level> = Vec::new();
     let mut waited = 0;
+    let mut whole = 0;
     while all.len() < MOST {
-        let (mut level, wakers) = known(view, &nodes, who, &path);
+        let own = who.or(path.first().copied());
+        let (mut level, wakers) = known(view, &nodes, (who, own), &path);
         if waited > level.all.ticks && level.all.ticks > 0 {
             level.scale(waited as f64 / level.all.ticks as f64);
         }
         level.assume();
-        let total = level.all.ticks.saturating_sub(level.noise());
-        let whole = all.first().map_or(total, |f| f.all.ticks.saturating_sub(f.noise()));
-        let next = level.wakers().first().copied();
+        level.judge(view, own, &path);
+        // What the subject sleeps between two pieces of work is no part of either.
+        let pauses = if all.is_empty() && first.life().is_some() { level.pauses(view) } else { 0 };
+        let total = level.all.ticks.saturating_sub(level.noise()).saturating_sub(pauses);
+        whole = if all.is_empty() { total } else { whole };
+        let next = level.next();
         let assumes = level.assumed.ticks > 0;
         all.push(level);
         let Some((group, sum)) = next else { break };
@@ -220,7 +303,7 @@ pub fn hogs_in(tree: &Tree, root: u32) -> (BTreeMap<GroupId, u64>, u64) {
         for (at, node) in tree.within(at) {
             match node.frame {
                 Frame::NoCpu => all = all.saturating_add(node.ticks),
-                Frame::Has(group) => {
+                Frame::Has(group) | Frame::Preempts(group) => {
                     let sum: &mut u64 = by.entry(group).or_default();
                     *sum = sum.saturating_add(node.ticks);
                     continue;
@@ -238,16 +321,16 @@ pub fn hogs_in(tree: &Tree, root: u32) -> (BTreeMap<GroupId, u64>, u64) {
 fn known(
     view: &View<'_>,
     nodes: &[u32],
-    who: Option<GroupId>,
+    (who, group): (Option<GroupId>, Option<GroupId>),
     path: &[GroupId],
 ) -> (Level, Vec<(GroupId, u32)>) {
-    let (own, wakers) = level(view, nodes, who);
+    let (own, wakers) = level(view, nodes, who, group);
     let unknown = |level: &Level| level.ticks(|_, state| state == Frame::Unknown);
     let life = who.and_then(|who| view.tree().root_of(Frame::Life(who)));
     let Some(life) = life.filter(|_| unknown(&own) * 2 > own.all.ticks) else {
         return (own, wakers);
     };
-    let (mut whole, mut wakers_of_life) = level(view, &[life], who);
+    let (mut whole, mut wakers_of_life) = level(view, &[life], who, group);
     // That it waits for those who wait for it is another time.
     whole.without(|state| matches!(state, Frame::Waker(group) if path.contains(&group)));
     wakers_of_life.retain(|(group, _)| !path.contains(group));
@@ -262,8 +345,14 @@ fn known(
     (whole, wakers_of_life)
 }
 
-/// One level, and the nodes of whom it waits for.
-fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(GroupId, u32)>) {
+/// One level, and the nodes of whom it waits for. A wait for another of the same name is what that one
+/// did meanwhile: a lock that goes from one to the next is waited for by all of them.
+fn level(
+    view: &View<'_>,
+    nodes: &[u32],
+    who: Option<GroupId>,
+    own: Option<GroupId>,
+) -> (Level, Vec<(GroupId, u32)>) {
     let tree = view.tree();
     let mut level = Level { who, ..Level::default() };
     let mut wakers = Vec::new();
@@ -271,22 +360,39 @@ fn level(view: &View<'_>, nodes: &[u32], who: Option<GroupId>) -> (Level, Vec<(G
         let Some(node) = tree.node(at) else { continue };
         level.all.add(node.ticks, node.count, node.worst);
         level.squares += node.squares;
+    }
+    let mut open: Vec<u32> = nodes.to_vec();
+    while let Some(at) = open.pop() {
         for (at, child) in tree.within(at) {
             let (call, states) = match child.frame {
                 Frame::Call(_) | Frame::Work(_) => (Some(child.frame), tree.within(at)),
                 _ => (None, vec![(at, child)]),
             };
-            let of_call = level.calls.entry(call).or_default();
-            of_call.add(child.ticks, if call.is_some() { child.count } else { 0 }, child.worst);
+            let count = if call.is_some() { child.count } else { 0 };
+            let (mut ticks, worst) = (child.ticks, child.worst);
             for (at, state) in states {
+                if let Frame::Waker(group) = state.frame {
+                    if own == Some(group) {
+                        let waits = level.own_waits.entry(call).or_default();
+                        waits.add(state.ticks, state.count, state.worst);
+                        open.push(at);
+                        let rest = tree.own(at);
+                        ticks = ticks.saturating_sub(state.ticks).saturating_add(rest);
+                        if rest > 0 {
+                            let sum = level.parts.entry((call, state.frame)).or_default();
+                            sum.add(rest, 0, None);
+                        }
+                        continue;
+                    }
+                    wakers.push((group, at));
+                }
                 let sum = level.parts.entry((call, state.frame)).or_default();
                 sum.add(state.ticks, state.count, state.worst);
-                match state.frame {
-                    Frame::Waker(group) => wakers.push((group, at)),
-                    Frame::NoCpu => rivals(view, at, &mut level),
-                    _ => {}
+                if state.frame == Frame::NoCpu {
+                    rivals(view, at, &mut level);
                 }
             }
+            level.calls.entry(call).or_default().add(ticks, count, worst);
         }
     }
     (level, wakers)
@@ -298,7 +404,15 @@ fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
         if rival.frame == Frame::Idle {
             level.idle.add(rival.ticks, rival.count, rival.worst);
         }
-        let Frame::Has(group) = rival.frame else { continue };
+        let group = match rival.frame {
+            Frame::Has(group) => group,
+            Frame::Preempts(group) => {
+                let sum = level.preempted.entry(group).or_default();
+                sum.add(rival.ticks, rival.count, rival.worst);
+                group
+            }
+            _ => continue,
+        };
         let mut left = rival.ticks;
         for (_, doing) in tree.within(at) {
             let sum = level.rivals.entry((group, Some(doing.frame))).or_default();

@@ -5,9 +5,9 @@
 //! one subject. Thresholds are in [`view`], with their reasons.
 
 mod accesses;
-mod alone;
 mod burst;
-mod calls;
+mod busy;
+mod bytes;
 mod contrast;
 mod device_model;
 mod every_cpu;
@@ -15,23 +15,18 @@ mod exits;
 mod followed;
 mod gap;
 mod growing;
-mod growth;
+pub mod growth;
 mod habits;
 pub mod levels;
-mod life;
 mod logged;
 mod names;
 mod outlier;
 mod picture;
-mod quiet;
 mod recorded;
 mod signals;
 mod signs;
-mod spent;
 mod stands;
-mod starved;
-pub mod story;
-mod throttled;
+pub mod throttled;
 mod vcpus;
 mod view;
 mod waits;
@@ -40,15 +35,13 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, Subject};
 use crate::kind::Why;
 use crate::result::{Link, Severity, Step};
-pub use alone::waiting_meanwhile;
 pub use followed::followed;
 pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
-pub use spent::spent;
-pub use starved::warnings as busy_host;
+pub use busy::warnings as busy_host;
 pub use view::{View, LEAST_SHARE};
-pub use waits::{waits, waits_for_others, writes_data};
+pub use waits::{syncs, waits};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]
@@ -114,12 +107,11 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &exits::PciPorts,
     &accesses::AccessByAccess,
     &device_model::DeviceModel,
-    &starved::Starved,
     &signals::Signals,
     &signs::Signs,
-    &calls::SlowCall,
     &logged::SlowInLog,
     &stands::StandsStill,
     &gap::Gap,
-    &life::Lives,
+    &habits::Habits,
+    &bytes::Bytes,
 ];

@@ -19,7 +19,7 @@ pub fn nobody(view: &View<'_>) -> Option<(String, String)> {
     let comm = view.comm().filter(|_| view.own().is_none())?;
     let groups = &view.evidence.groups;
     let mut all: Vec<(u64, &str)> = Vec::new();
-    for (_, node) in view.loud_tree().roots() {
+    for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
         if !groups.is_kernel(group) {
             all.push((node.ticks, groups.common(group)));

@@ -9,9 +9,11 @@ use std::collections::BTreeSet;
 use std::f64::consts::TAU;
 use vmeter_render::quantity::{brief_percent, grouped};
 
-/// The usual period of a quota (`cpu.cfs_period_us`, `cpu.max`), s, and a wait for a CPU that is
-/// long beside a scheduler's slice.
-const PERIOD_S: f64 = 0.1;
+/// Periods of quotas (`cpu.cfs_period_us`, `cpu.max`), s, the usual one first.
+const PERIODS_S: [f64; 8] = [0.1, 0.05, 0.02, 0.025, 0.04, 0.2, 0.25, 0.5];
+/// How many times as much evidence another than the usual one needs: there are many of them.
+const OTHERS: f64 = 1.5;
+/// A wait for a CPU that is long beside a scheduler's slice, s.
 const LATE_S: f64 = 10e-3;
 /// So many of these, and how much they must be at the same time of the period: 1 for all.
 const LEAST_LATE: f64 = 8.0;
@@ -23,9 +25,9 @@ const EXACT: f64 = 0.998;
 
 /// Share of the traced time that they are held back.
 const SHARE: f64 = 0.1;
-/// How far, s, from the usual moment of the period a wait may end that the quota ended: others
-/// may have the CPU then.
-const NEAR_S: f64 = 0.02;
+/// How far from the usual moment of the period, as a part of it, a wait may end that the quota ended:
+/// others may have the CPU then.
+const NEAR: f64 = 0.2;
 
 /// Stretches of time, with how many waits they are of.
 type Waits = (Vec<(u64, u64)>, u64);
@@ -36,8 +38,9 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
         return Vec::new();
     }
     let of_group = |who: &GroupId| {
-        let (spans, count) = waits(view, *who, by_quota(view, *who)?);
-        told(view, *who, (union(spans), count))
+        let quota = by_quota(view, *who)?;
+        let (spans, count) = waits(view, *who, quota);
+        told(view, *who, quota.0, (union(spans), count))
     };
     let mut found: Vec<Candidate> = view.evidence.late.keys().filter_map(of_group).collect();
     found.sort_by_key(|candidate| (candidate.foreign, std::cmp::Reverse(candidate.saving)));
@@ -46,18 +49,23 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
     found
 }
 
-/// When in the period, s, threads of a name get a CPU again after they waited long, if they do so
-/// at multiples of it only, whoever else has it: their cgroup's quota is refilled then.
-pub(super) fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
+/// The period, s, and when in it, s, threads of a name get a CPU again after they waited long, if they do
+/// so at multiples of it only, whoever else has it: their cgroup's quota is refilled then.
+pub fn by_quota(view: &View<'_>, who: GroupId) -> Option<(f64, f64)> {
     let late = view.evidence.late.get(&who).into_iter().flatten();
-    let long = late.filter(|(_, waited)| view.seconds(*waited).is_some_and(|s| s >= LATE_S));
+    let long = late.filter_map(|(at, waited)| Some((view.seconds(*at)?, view.seconds(*waited)?)));
+    let long: Vec<(f64, f64)> = long.filter(|(_, waited)| *waited >= LATE_S).collect();
+    PERIODS_S.iter().enumerate().find_map(|(at, period)| {
+        let phase = phase(&long, *period, if at == 0 { 1.0 } else { OTHERS })?;
+        Some((*period, phase))
+    })
+}
+
+/// When in a period waits end, if they end at the same time of it; as the resultant of vectors (Rayleigh).
+fn phase(long: &[(f64, f64)], period: f64, times: f64) -> Option<f64> {
     // Waits for others' slices are shorter: they count for less.
-    let waits: Vec<(f64, f64)> = long
-        .filter_map(|(at, waited)| {
-            let angle = view.seconds(*at)? / PERIOD_S * TAU;
-            Some((angle, view.seconds(*waited)?.powi(2)))
-        })
-        .collect();
+    let waits = long.iter().map(|(at, waited)| (at / period * TAU, waited.powi(2)));
+    let waits: Vec<(f64, f64)> = waits.collect();
     let periods: BTreeSet<i64> =
         waits.iter().map(|(angle, _)| (angle / TAU).round() as i64).collect();
     // The mean of vectors is as long as they are if all point the same way.
@@ -68,21 +76,21 @@ pub(super) fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
     let squares: f64 = waits.iter().map(|(_, long)| long * long).sum();
     let many = all * all / squares.max(f64::MIN_POSITIVE);
     let least = if same >= EXACT { FEW_LATE } else { LEAST_LATE };
-    let often = many.min(periods.len() as f64) >= least;
+    let often = many.min(periods.len() as f64) >= least * times;
     (often && same >= SAME).then(|| {
         let turn = sum(f64::sin).atan2(sum(f64::cos)) / TAU;
-        turn.rem_euclid(1.0) * PERIOD_S
+        turn.rem_euclid(1.0) * period
     })
 }
 
-fn waits(view: &View<'_>, who: GroupId, phase: f64) -> Waits {
+fn waits(view: &View<'_>, who: GroupId, (period, phase): (f64, f64)) -> Waits {
     let late = view.evidence.late.get(&who).into_iter().flatten();
     let held = late.filter(|(at, waited)| {
         let (Some(at), Some(waited)) = (view.seconds(*at), view.seconds(*waited)) else {
             return false;
         };
-        let away = (at - phase).rem_euclid(PERIOD_S);
-        waited >= LATE_S && away.min(PERIOD_S - away) <= NEAR_S
+        let away = (at - phase).rem_euclid(period);
+        waited >= LATE_S && away.min(period - away) <= NEAR * period
     });
     let spans: Vec<(u64, u64)> =
         held.map(|(at, waited)| (at.saturating_sub(*waited), *at)).collect();
@@ -101,7 +109,13 @@ fn union(mut spans: Vec<(u64, u64)>) -> u64 {
     all
 }
 
-fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Candidate> {
+fn told(
+    view: &View<'_>,
+    who: GroupId,
+    period: f64,
+    (ticks, count): (u64, u64),
+) -> Option<Candidate> {
+    let period = vmeter_render::quantity::brief_seconds(period);
     let share = view.share(ticks);
     if share < SHARE {
         return None;
@@ -110,7 +124,7 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
     let (name, foreign) = (view.threads(who), view.is_foreign(who));
     let claim = format!(
         "{name}, ready, gets no CPU for {} ({} of the traced time), {} times, and goes on at the \
-         same moment of each 100 ms: so does who has used up its quota",
+         same moment of each {period}: so does who has used up its quota",
         view.time(ticks as f64),
         brief_percent(share),
         grouped(&count.to_string())
@@ -118,7 +132,7 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
     Some(Candidate {
         why: Why::Throttled,
         summary: format!(
-            "{name} gets a CPU at multiples of 100 ms only: throttled, it seems (a cgroup's cpu.max)"
+            "{name} gets a CPU at multiples of {period} only: throttled, it seems (a cgroup's cpu.max)"
         ),
         subject: name,
         saving: ticks,

@@ -1,12 +1,11 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
-use super::quiet::quiet;
-use super::story::is_asked;
+use crate::diagnose::is_asked;
 use super::waits::waits;
 use super::Candidate;
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
-use crate::evidence::tree::{Frame, Tree};
+use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
@@ -37,9 +36,6 @@ pub const CAUSE: f64 = 0.3;
 pub const CAUSE_ALONE: f64 = 0.5;
 /// … and of the traced time.
 pub const SHARE_ALONE: f64 = 0.1;
-
-/// Share of the traced time from which the threads of a guest are what a trace is about.
-const LEAST_GUEST: f64 = 0.2;
 
 /// How a request compares with its peers.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +81,6 @@ pub struct View<'a> {
     tick_s: Option<f64>,
     peers: BTreeMap<Key, Peers>,
     tree: Cow<'a, Tree>,
-    /// The same, with the time without a CPU that other programs of the host had.
-    loud: Cow<'a, Tree>,
     beyond: bool,
     /// Threads that the trace was made for, if that is known.
     own: BTreeSet<GroupId>,
@@ -104,7 +98,7 @@ impl<'a> View<'a> {
         let devices = options.devices.as_ref();
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
-        let (tree, loud) = (Cow::Borrowed(&evidence.tree), Cow::Borrowed(&evidence.tree));
+        let tree = Cow::Borrowed(&evidence.tree);
         let (beyond, own) = (false, BTreeSet::new());
         let mut view = View {
             evidence,
@@ -115,7 +109,6 @@ impl<'a> View<'a> {
             tick_s,
             peers,
             tree,
-            loud,
             beyond,
             own,
         };
@@ -126,39 +119,20 @@ impl<'a> View<'a> {
                 groups.all().filter(|group| groups.has_name(*group, comm)).collect()
             }
             None if evidence.named => evidence.own.clone(),
-            None if is_asked(&view) => &evidence.own | &view.guests(),
-            None => view.guests(),
-        };
-        view.tree = match quiet(&view) {
-            Some(tree) => Cow::Owned(tree),
-            None => view.tree,
+            None if is_asked(&view) => evidence.own.clone(),
+            None => BTreeSet::new(),
         };
         view
     }
 
-    /// The same, but for where the time went: only what is beyond that of a twin, without and
-    /// with the time without a CPU that other programs had.
+    /// The same, but for where the time went: only what is beyond that of a twin.
     /// `same` are the threads that do the same work in both.
-    pub fn beyond(mut self, tree: Tree, loud: Tree, same: BTreeSet<GroupId>) -> View<'a> {
-        (self.tree, self.loud, self.beyond) = (Cow::Owned(tree), Cow::Owned(loud), true);
+    pub fn beyond(mut self, tree: Tree, same: BTreeSet<GroupId>) -> View<'a> {
+        (self.tree, self.beyond) = (Cow::Owned(tree), true);
         if self.own.is_empty() && self.comm.is_none() {
             self.own = &same | &self.evidence.own;
         }
         self
-    }
-
-    /// The guest's own threads, where its requests are not in the trace and they do something.
-    fn guests(&self) -> BTreeSet<GroupId> {
-        let guests = self.evidence.guests();
-        let life = |group: &GroupId| {
-            let root = self.evidence.tree.root_of(Frame::Life(*group));
-            root.and_then(|at| self.evidence.tree.node(at)).map_or(0, |node| node.ticks)
-        };
-        let lives = crate::sum(guests.iter().map(life));
-        match self.requests().is_empty() && self.share(lives) >= LEAST_GUEST {
-            true => guests,
-            false => BTreeSet::new(),
-        }
     }
 
     /// Threads that the trace was made for, if that is known.
@@ -177,28 +151,17 @@ impl<'a> View<'a> {
         self.own().is_some_and(|own| !own.contains(&group))
     }
 
-    /// The same, with the time without a CPU that other programs of the host had; none if there
-    /// is no such time.
-    pub fn as_loud(&self) -> Option<View<'_>> {
-        if matches!(self.tree, Cow::Borrowed(_)) {
-            return None;
+    /// True for one that has to do with threads of a name: of the same program, by who wakes whom; or
+    /// a single thread that never leaves, where it takes `most` of their time.
+    pub fn belongs(&self, own: Option<GroupId>, rival: GroupId, most: bool) -> bool {
+        let evidence = self.evidence;
+        if evidence.groups.is_kernel(rival) {
+            return true;
         }
-        let View { evidence, sources, devices, comm, clocks, tick_s, beyond, .. } = *self;
-        let (tree, loud) = (Cow::Borrowed(&*self.loud), Cow::Borrowed(&*self.loud));
-        let (peers, own) = (self.peers.clone(), self.own.clone());
-        Some(View {
-            evidence,
-            sources,
-            devices,
-            comm,
-            clocks,
-            tick_s,
-            peers,
-            tree,
-            loud,
-            beyond,
-            own,
-        })
+        let program = |group: &GroupId| evidence.own.contains(group);
+        let both = own.is_some_and(|own| program(&own)) && program(&rival);
+        let single = evidence.groups.get(rival).is_some_and(|group| !group.many && group.born == 0);
+        both || single && most
     }
 
     /// True if the tree holds what is beyond a twin's only.
@@ -206,14 +169,9 @@ impl<'a> View<'a> {
         self.beyond
     }
 
-    /// Where the time went, without that which other programs of the host had the CPU.
+    /// Where the time went.
     pub fn tree(&self) -> &Tree {
         &self.tree
-    }
-
-    /// Where the time went, all of it.
-    pub fn loud_tree(&self) -> &Tree {
-        &self.loud
     }
 
     /// The thread's name that was asked about.

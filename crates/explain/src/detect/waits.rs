@@ -34,23 +34,12 @@ pub fn syncs(call: &str) -> bool {
     ["fsync", "fdatasync", "sync", "msync", "syncfs", "sync_file_range"].contains(&call)
 }
 
-/// True for calls that write to a file or a socket.
-pub fn writes_data(call: &str) -> bool {
-    ["pwritev", "pwritev2", "pwrite64", "write", "writev"].contains(&call)
-}
-
 /// What begins the names of the threads and work functions of RCU and SRCU.
 const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
 
 /// True for work functions that bring on a grace period.
 pub fn is_grace(function: &str) -> bool {
     GRACE.iter().any(|begin| function.starts_with(begin))
-}
-
-/// True for calls that wait for somebody: by design, or until there is room at the other end of a
-/// socket.
-pub fn waits_for_others(call: &str) -> bool {
-    waits(call) || matches!(call, "sendto" | "sendmsg" | "sendmmsg")
 }
 
 /// True for calls that wait by design.

@@ -133,6 +133,8 @@ pub struct Ledger {
     pub handlers: FastMap<GroupId, (u64, u64)>,
     /// Ticks that threads of a name had a CPU after those of another had woken them.
     pub behalf: FastMap<(GroupId, GroupId), u64>,
+    /// Ticks on a CPU from one sleep to the next, of threads of a name.
+    pub active: FastMap<GroupId, Series>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
     pending: FastMap<Tid, (By, (Tid, u32))>,
     /// Items are recorded when they are queued.
@@ -210,6 +212,13 @@ impl Ledger {
             }
         }
         calls.kind
+    }
+
+    /// A thread of a name goes to sleep; it had a CPU for so long since it slept last.
+    pub fn active(&mut self, who: GroupId, ticks: u64) {
+        if self.active.len() < MAX_CALLS || self.active.contains_key(&who) {
+            self.active.entry(who).or_default().add(ticks, 0);
+        }
     }
 
     /// Threads of a name have had a CPU for so long since one of another woke them.

@@ -31,7 +31,7 @@ impl Ends {
     pub fn takes(&mut self, moment: &Moment, merge: &Merge, groups: &mut Groups) {
         let tid = |tid| Tid { file: moment.file, tid };
         match moment.op {
-            Op::Switch { prev, runnable, sleep, next } => {
+            Op::Switch { prev, runnable, sleep, next, .. } => {
                 self.switched((moment.file, moment.cpu), prev, next);
                 if !runnable && sleep == Sleep::Dead {
                     groups.ends(tid(prev));

@@ -268,10 +268,13 @@ impl Groups {
 
 /// True for what VMMs call the threads that run a guest: `CPU 0/TCG`, `CPU 0/KVM`, `vcpu0`.
 pub fn is_vcpu_name(name: &str) -> bool {
-    let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit() || c == '*');
+    let digit = |text: &str| {
+        let text = text.trim_start_matches(['-', '_', ' ']);
+        text.starts_with(|c: char| c.is_ascii_digit() || c == '*')
+    };
     let emulator = |text: &str| text.ends_with("/TCG") || text.ends_with("/KVM");
     name.strip_prefix("CPU ").is_some_and(|rest| digit(rest) && emulator(rest))
-        || ["vcpu", "fc_vcpu ", "vcpu_", "VCPU"]
+        || ["vcpu", "fc_vcpu", "VCPU", "vCPU"]
             .iter()
             .any(|begin| name.strip_prefix(begin).is_some_and(digit))
 }

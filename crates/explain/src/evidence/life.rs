@@ -268,7 +268,10 @@ impl Life<'_> {
         self.tree.count(at);
         let other = Tid { tid: segment.rival, ..thread };
         let group = self.group(other);
-        let mut below = self.tree.child(at, Frame::Has(group));
+        let prio = |tid| self.threads.get(&tid).and_then(|thread| thread.prio);
+        let above = prio(other).zip(prio(thread)).is_some_and(|(its, own)| its < own);
+        let has = if above { Frame::Preempts(group) } else { Frame::Has(group) };
+        let mut below = self.tree.child(at, has);
         let doing = self.threads.get(&other).and_then(|other| other.doing(self.now, span.1));
         if let Some(frame) = doing {
             below = self.tree.child(below, frame);

@@ -3,7 +3,6 @@
 use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
-use super::intervals::Interval;
 use super::life::{Life, Piece, Wait, EXITS, MAX_WAITS};
 use super::queries::count;
 use super::subject::{Anatomy, Key, What};
@@ -135,7 +134,7 @@ impl Witness<'_> {
     }
 
     /// The root of the tree for a thread's life.
-    fn root(&mut self, tid: Tid) -> Option<u32> {
+    pub(super) fn root(&mut self, tid: Tid) -> Option<u32> {
         let own = self.evidence.threads.get_mut(&tid)?;
         if let (Some((group, uses)), Some((of, root))) = (own.group, own.root) {
             if uses < NAMED && of == group {
@@ -228,6 +227,7 @@ impl Witness<'_> {
     /// A file ends: what was held back goes into the tree.
     pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
         walk.finish(self.moment.stamp, self);
+        self.close(u64::MAX);
         let Evidence { threads, ledger, groups, .. } = &mut *self.evidence;
         for (tid, own) in threads.iter_mut() {
             let (asked, ticks) = std::mem::take(&mut own.behalf);
@@ -316,6 +316,16 @@ impl Witness<'_> {
         }
     }
 
+    /// A thread has woken another, as its calls tell.
+    pub(super) fn wakes_in(&mut self, by: Tid, woken: Tid) {
+        let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
+        let Evidence { threads, ledger, .. } = &mut *self.evidence;
+        if let Some(own) = threads.get(&by) {
+            let call = own.past().find_map(|segment| segment.call);
+            ledger.woke((waker, call, sleeper), own.since());
+        }
+    }
+
     /// A thread wakes another.
     pub(super) fn wakes(&mut self, by: Tid, woken: Tid) {
         let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
@@ -354,16 +364,6 @@ impl Witness<'_> {
                 child.group = None;
             }
         }
-    }
-
-    /// A call of a trace that has nothing else is over.
-    pub(super) fn stays(&mut self, of: (Tid, Sym), span: (u64, u64), returned: Option<i64>) {
-        let ((thread, call), (start, end)) = (of, span);
-        let name = self.merge.name(call);
-        let sleeps =
-            name.contains("nanosleep") || name.starts_with("futex") && returned == Some(-1);
-        let timed_out = sleeps || waits(name) && returned == Some(0) && !name.starts_with("futex");
-        self.evidence.intervals.add(Interval { thread, call, start, end, timed_out });
     }
 
     /// A call of a thread is over; `ticks` are those in all, those ready without a CPU and those

@@ -6,9 +6,9 @@
 pub mod calls;
 mod doubts;
 mod ends;
+mod inferred;
 pub mod features;
 pub mod groups;
-pub mod intervals;
 pub mod life;
 mod living;
 pub mod path;
@@ -87,8 +87,6 @@ pub struct Evidence {
     pub ledger: Ledger,
     /// The longest wait of each root of the tree that somebody ended.
     pub waits: FastMap<u32, life::Wait>,
-    /// The longest calls of traces that have nothing else.
-    pub intervals: intervals::Intervals,
     /// The caller knows which program was recorded: the trace is about that one and no other.
     pub named: bool,
     /// Groups of threads that the recording's maker started.
@@ -110,6 +108,7 @@ pub struct Evidence {
     pub ends: ends::Ends,
     started: started::Started,
     pub(crate) runs: Runs,
+    inferred: inferred::Inferred,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
     served: FastMap<Tid, (Sym, Anatomy)>,
@@ -264,7 +263,7 @@ impl Visitor for Witness<'_> {
         }
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
-        let (mut ended_call, mut in_vain) = (None, false);
+        let (mut ended_call, mut in_vain, mut ran) = (None, false, None);
         let mut ended_call_since = (now, (0, 0));
         let mut marks = features::Open::default();
         if let Some(own) = self.evidence.thread(tid, now) {
@@ -277,6 +276,8 @@ impl Visitor for Witness<'_> {
             if segment.state == State::Runnable {
                 own.gets_cpu(cpu, now, now.saturating_sub(since));
             }
+            let sleeps = thread.state() == State::Blocked && segment.state != State::Blocked;
+            ran = sleeps.then(|| own.ran_now());
             if segment.state == State::Blocked {
                 // Woken before in the same call, it has gone back to sleep in it.
                 match segment.waker {
@@ -297,6 +298,9 @@ impl Visitor for Witness<'_> {
         self.live(thread, &segment);
         if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {
             self.evidence.ledger.in_vain(group);
+        }
+        if let (Some(ran), Some(group)) = (ran, self.group(tid)) {
+            self.evidence.ledger.active(group, ran);
         }
         if let Some(call) = ended_call {
             let (entered, off) = ended_call_since;
@@ -373,7 +377,7 @@ impl Visitor for Witness<'_> {
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         let tid = Tid { file: self.moment.file, tid: at.tid };
         if self.evidence.thread(tid, self.moment.ts).is_some() {
-            self.stays((tid, name), (anatomy.start, end), returned);
+            self.infer(tid, name, (anatomy.start, end), returned);
             let ticks = (anatomy.total, (0, 0));
             self.called(tid, (name, returned), ticks, &features::Open::default());
         }
@@ -467,6 +471,11 @@ impl Visitor for Witness<'_> {
         self.evidence.cpus_seen.insert((file, at.cpu.min(MAX_CPUS as u32)));
         let to = next.map_or(0, |next| next.tid);
         self.evidence.runs.switched((file, at.cpu), to, now);
+        if let Op::Switch { prio: Some(prio), .. } = self.moment.op {
+            if let Some(prev) = self.evidence.threads.get_mut(&Tid { file, tid: prev }) {
+                prev.prio = Some(prio);
+            }
+        }
         let Some(next) = next else { return };
         let Some(own) = self.own(next) else { return };
         own.from_idle += u64::from(prev == 0);

@@ -91,12 +91,14 @@ pub struct Activation {
     before: u64,
     /// All that are over.
     pub split: Split,
+    /// Ticks on a CPU in it.
+    ran: u64,
 }
 
 impl Activation {
     fn begins(&mut self, now: u64) {
         self.number = self.number.wrapping_add(1);
-        (self.since, self.marks) = (Some(now), Open::default());
+        (self.since, self.marks, self.ran) = (Some(now), Open::default(), 0);
     }
 
     fn ends(&mut self, now: u64) {
@@ -133,6 +135,8 @@ pub struct Thread {
     pub active: Activation,
     /// When it got a CPU after it had waited long for one, and how long.
     pub late: Vec<(u64, u64)>,
+    /// Its priority when it left a CPU last, as the kernel counts it.
+    pub prio: Option<i16>,
     /// True for one that runs a vCPU.
     pub is_vcpu: bool,
     /// It has made system calls that are recorded.
@@ -183,6 +187,7 @@ impl Thread {
             marks: Open::default(),
             active: Activation::default(),
             late: Vec::new(),
+            prio: None,
             is_vcpu: false,
             calls: false,
             times: [0; STATES],
@@ -328,6 +333,11 @@ impl Thread {
         segment.call.map(Frame::Call).or(work)
     }
 
+    /// Ticks that it had a CPU in the activation that ends now.
+    pub fn ran_now(&self) -> u64 {
+        self.active.ran
+    }
+
     /// Which activation it is in, or was in last.
     pub fn activation(&self) -> u32 {
         self.active.number
@@ -335,6 +345,9 @@ impl Thread {
 
     /// It has been in a state for so long.
     pub fn was_off(&mut self, state: State, ticks: u64) {
+        if matches!(state, State::Kernel | State::User) {
+            self.active.ran = self.active.ran.saturating_add(ticks);
+        }
         match state {
             State::Runnable => self.off.0 = self.off.0.saturating_add(ticks),
             State::Blocked => self.off.1 = self.off.1.saturating_add(ticks),

@@ -26,6 +26,8 @@ pub enum Frame {
     Waker(GroupId),
     /// One of these had the CPU.
     Has(GroupId),
+    /// One of these had the CPU, and a higher priority.
+    Preempts(GroupId),
     /// On a CPU.
     Runs,
     /// In the guest.

@@ -6,12 +6,9 @@
 //! calls and requests; where one recording has fewer of those that take its time, it did less of
 //! the work in as long, and the twin's time counts for less.
 
-mod calls;
-
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::{Frame, Tree};
-use crate::rank;
 use crate::result::Finding;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem::{discriminant, Discriminant};
@@ -31,12 +28,9 @@ pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Fin
     let work = work(&pairs);
     let same = same(&view, &pairs, work);
     let tree = beyond((&view, view.tree()), (twin, twin.tree()), work);
-    let loud = beyond((&view, view.loud_tree()), (twin, twin.loud_tree()), work);
-    let calls = calls::calls(&view, twin, work);
-    let view = view.beyond(tree, loud, same);
-    let mut beyond = rank::findings(&view);
+    let view = view.beyond(tree, same);
+    let mut beyond = crate::diagnose::findings(&view);
     beyond.retain(|finding| finding.beyond);
-    beyond.extend(calls.into_iter().map(|candidate| rank::finding(&view, candidate)));
     let mut all = alone;
     let told = beyond.iter().any(|finding| finding.after < 2);
     all.retain(|finding| !told || !finding.life);

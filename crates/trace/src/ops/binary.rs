@@ -10,7 +10,7 @@ use crate::names::KVM_RUN;
 
 /// The fields an op needs, resolved once: integers in the order of [`names_of`].
 pub(crate) struct Fields {
-    ints: [IntField; 3],
+    ints: [IntField; 4],
     text: StrField,
 }
 
@@ -37,7 +37,7 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::IpiSend => (&["callback"], ""),
         Meaning::WorkQueue | Meaning::WorkStart => (&["work", "function"], ""),
         Meaning::WorkEnd => (&["work"], ""),
-        Meaning::Switch => (&["prev_pid", "prev_state", "next_pid"], ""),
+        Meaning::Switch => (&["prev_pid", "prev_state", "next_pid", "prev_prio"], ""),
         Meaning::CsdQueue => (&["func"], ""),
         Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
@@ -56,21 +56,18 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
 impl Fields {
     pub(crate) fn of(meaning: Meaning, kind: &EventType) -> Fields {
         let (names, text) = names_of(meaning);
-        let mut ints = [IntField::ABSENT; 3];
+        let mut ints = [IntField::ABSENT; 4];
         for (slot, name) in ints.iter_mut().zip(names) {
             *slot = kind.int(name);
         }
         // `args` is an array of longs; its first words are read one by one.
         if meaning == Meaning::RawSysEnter {
-            ints[1] = kind.field("args").map_or(IntField::ABSENT, |args| {
-                let request = crate::event::Field {
-                    name: "args[1]".into(),
-                    offset: args.offset.saturating_add(8),
-                    size: 4,
-                    ..args.clone()
-                };
-                EventType { fields: vec![request], ..EventType::default() }.int("args[1]")
-            });
+            let args = kind.field("args");
+            let argument = |at: u32| match args {
+                Some(args) => IntField::at(args.offset.saturating_add(8 * at), 4, false),
+                None => IntField::ABSENT,
+            };
+            (ints[1], ints[2]) = (argument(1), argument(2));
         }
         Fields { ints, text: kind.string(text) }
     }
@@ -78,6 +75,9 @@ impl Fields {
 
 /// Number of `ioctl` on x86-64, for the raw events.
 const NR_IOCTL: u64 = 16;
+
+/// The same of `futex`.
+const NR_FUTEX: u64 = 202;
 
 /// `clone`, `fork`, `vfork` and `clone3` on x86-64: they return 0 in the child.
 pub(super) const NR_FORKS: [u64; 4] = [56, 57, 58, 435];
@@ -121,6 +121,23 @@ pub(super) fn ioctl(name: NameId, request: u32, names: &mut Resolver) -> Op {
     Op::SyscallEnter { name, request: Some(id), kvm_run: request == KVM_RUN }
 }
 
+/// The op of a futex call by its operation and value: which of them waits for a lock.
+pub(super) fn futex(name: NameId, operation: u32, value: u32, names: &mut Resolver) -> Op {
+    let request = futex_waits(operation, value).map(|what| names.names.id(what));
+    Op::SyscallEnter { name, request, kvm_run: false }
+}
+
+/// A mutex of glibc, musl or Rust has the value 2 while others wait for it; `FUTEX_LOCK_PI` is a lock by
+/// itself (kernel: include/uapi/linux/futex.h). A condition or a semaphore waits by a bit set, for
+/// another value.
+pub(crate) fn futex_waits(operation: u32, value: u32) -> Option<&'static str> {
+    match (operation & 0x7f, value) {
+        (6 | 13, _) | (0 | 9, 2) => Some("futex(lock)"),
+        (9, _) => Some("futex(wait)"),
+        _ => None,
+    }
+}
+
 /// The op of a soft interrupt by its number; 1 and 8 are those of timers.
 pub(super) fn softirq(number: u64, names: &mut Resolver) -> Op {
     let timer = matches!(number, 1 | 8);
@@ -139,7 +156,8 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
             let state = int(1);
             let sleep = asleep(state);
             let (prev, next) = (int(0) as i32, int(2) as i32);
-            Op::Switch { prev, runnable: state & ASLEEP == 0, sleep, next }
+            let prio = fields.ints[3].get(record).map(|prio| prio as i16);
+            Op::Switch { prev, runnable: state & ASLEEP == 0, sleep, prio, next }
         }
         Meaning::Wake => Op::Wake { tid: int(0) as i32, new: false },
         Meaning::WakeNew => Op::Wake { tid: int(0) as i32, new: true },
@@ -164,6 +182,9 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
             let name = names.number(Number::Syscall, int(0));
             if int(0) == NR_IOCTL {
                 return ioctl(name, int(1) as u32, names);
+            }
+            if int(0) == NR_FUTEX && fields.ints[2].is_present() {
+                return futex(name, int(1) as u32, int(2) as u32, names);
             }
             Op::SyscallEnter { name, request: None, kvm_run: false }
         }

@@ -232,6 +232,8 @@ pub enum Op {
         runnable: bool,
         /// How it sleeps, if it could not.
         sleep: Sleep,
+        /// Its priority as the kernel counts it: real-time below 100, a nice of 0 is 120, lower goes first.
+        prio: Option<i16>,
         /// Thread that comes.
         next: i32,
     },

@@ -23,6 +23,11 @@ pub(crate) fn call(
             _ => names.names.id(text),
         });
     }
+    if names.names.name(name) == "futex" {
+        let mut words = arguments.split(", ").skip(1);
+        let (operation, value) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        request = futex(operation, value).map(|what| names.names.id(what));
+    }
     // posix_spawn's: it returns when the child executes something.
     let spawns =
         matches!(names.names.name(name), "clone" | "clone3") && arguments.contains("CLONE_VFORK");
@@ -31,4 +36,18 @@ pub(crate) fn call(
     let returned = returned.map(|value| value as i64);
     let request = request.or_else(|| descriptors.about((tid, name), (arguments, returned), names));
     Op::Syscall { name, request, duration, returned }
+}
+
+/// What a futex call waits for, by strace's words.
+fn futex(operation: &str, value: &str) -> Option<&'static str> {
+    let operation = operation.split('|').next().unwrap_or("");
+    let operation = match operation.trim_end_matches("_PRIVATE") {
+        "FUTEX_WAIT" => 0,
+        "FUTEX_LOCK_PI" => 6,
+        "FUTEX_WAIT_BITSET" => 9,
+        "FUTEX_LOCK_PI2" => 13,
+        _ => return None,
+    };
+    let value = crate::text::number(value.trim_end_matches(')')).unwrap_or(0);
+    super::binary::futex_waits(operation, value as u32)
 }

@@ -132,6 +132,13 @@ fn raw_enter(text: &str, names: &mut Resolver) -> Option<Op> {
         let request = arguments.split([',', ')']).nth(1).and_then(|a| hex(a.trim()))?;
         return Some(super::binary::ioctl(name, request as u32, names));
     }
+    if names.names.name(name) == "futex" {
+        let arguments = text.split_once('(').map_or("", |(_, arguments)| arguments);
+        let mut words = arguments.split([',', ')']).skip(1).map(|word| hex(word.trim()));
+        if let (Some(Some(operation)), Some(Some(value))) = (words.next(), words.next()) {
+            return Some(super::binary::futex(name, operation as u32, value as u32, names));
+        }
+    }
     Some(Op::SyscallEnter { name, request: None, kvm_run: false })
 }
 
@@ -198,7 +205,8 @@ fn switch(text: &str) -> Option<Op> {
         };
         let next = number_after(to, "next_pid=")?;
         let sleep = number(state).map_or(asleep(state), super::binary::asleep);
-        return Some(Op::Switch { prev: prev as i32, runnable, sleep, next: next as i32 });
+        let prio = number_after(from, "prev_prio=").map(|prio| prio as i16);
+        return Some(Op::Switch { prev: prev as i32, runnable, sleep, prio, next: next as i32 });
     }
     let tid = |side: &str| -> Option<i32> {
         let (head, _) = side.rsplit_once('[')?;
@@ -206,7 +214,8 @@ fn switch(text: &str) -> Option<Op> {
     };
     let state = from.rsplit_once(']')?.1.trim();
     let (runnable, sleep) = (state.starts_with('R'), asleep(state));
-    Some(Op::Switch { prev: tid(from)?, runnable, sleep, next: tid(to)? })
+    let prio = from.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']')?.0.parse().ok());
+    Some(Op::Switch { prev: tid(from)?, runnable, sleep, prio, next: tid(to)? })
 }
 
 /// How a thread sleeps, by the letter of `prev_state`.
@@ -258,11 +267,12 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_switch_is_read() {
-        let want = Op::Switch { prev: 131, runnable: true, sleep: Sleep::Light, next: 2 };
+        let switch = |prio| Op::Switch { prev: 131, runnable: true, sleep: Sleep::Light, prio, next: 2 };
+        let want = switch(Some(120));
         let tracefs = "prev_comm=q x prev_pid=131 prev_prio=120 prev_state=R+ ==> next_comm=a:b [c next_pid=2 next_prio=0";
         assert_eq!(op(Meaning::Switch, tracefs), want);
         assert_eq!(op(Meaning::Switch, "q:w:131 [120] R ==> a:2 [120]"), want);
-        assert_eq!(op(Meaning::Switch, "prev_pid=131 prev_state=0 next_pid=2"), want);
+        assert_eq!(op(Meaning::Switch, "prev_pid=131 prev_state=0 next_pid=2"), switch(None));
         assert_eq!(op(Meaning::Switch, "nonsense"), Op::Other);
     }
 

@@ -371,6 +371,8 @@ fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, sca
     report.hypercalls = named(&tables.hypercalls);
     report.syscalls = shared(&tables.syscalls);
     report.ioctls = shared(&tables.ioctls);
+    // What a futex waits for is no ioctl's request.
+    report.ioctls.retain(|row| !row.name.starts_with("futex("));
     report.irqs = shared(&tables.irqs);
     report.vectors = shared(&tables.vectors);
     report.ipis = shared(&tables.ipis);

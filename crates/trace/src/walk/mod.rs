@@ -139,7 +139,7 @@ impl Walk {
             Op::WorkQueue { work: _, function } => self.work_queued(at, function, v),
             Op::WorkStart { work, function } => self.work_start(at, (work, function), v),
             Op::WorkEnd { work: _ } => self.work_end(at, v),
-            Op::Switch { prev, runnable, sleep, next } => {
+            Op::Switch { prev, runnable, sleep, next, .. } => {
                 self.switch(at, (prev, runnable, sleep), next, v);
             }
             Op::Wake { tid, new } => {

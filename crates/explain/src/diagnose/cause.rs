@@ -1,0 +1,296 @@
+//! The cause: a kind, one sentence, what to change and how to check, from a path and its end.
+
+use super::end::{End, Ending};
+use super::locks;
+use super::path::{Edge, Hop, Path};
+use crate::detect::growth::series_grows;
+use crate::detect::{syncs, waits, View};
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
+use crate::kind::Why;
+use crate::moment::Sym;
+use vmeter_render::quantity::grouped;
+
+/// What begins the names of the work functions of RCU and SRCU.
+const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
+/// The timers of TCP that a wait of so many seconds stands for (kernel: include/net/tcp.h,
+/// `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
+const TCP: [(f64, f64, &str); 2] = [
+    (0.038, 0.052, "TCP's delayed acknowledgement"),
+    (0.198, 0.23, "TCP's retransmission timer"),
+];
+
+/// A path with its end, ready to be put in words.
+pub struct Cause<'a> {
+    /// The evidence.
+    pub view: &'a View<'a>,
+    /// The path.
+    pub path: &'a Path,
+    /// Its end.
+    pub ending: Ending,
+    /// How the subject waits for the first thread of user space on the path.
+    pub hop: Option<Hop>,
+    /// How the doer is waited for.
+    pub last_hop: Option<Hop>,
+}
+
+/// What a finding says.
+pub struct Words {
+    /// Kind.
+    pub why: Why,
+    /// One sentence.
+    pub summary: String,
+    /// What to change.
+    pub fix: String,
+    /// What would prove it.
+    pub check: String,
+}
+
+impl<'a> Cause<'a> {
+    /// The cause at the end of a path.
+    pub fn of(view: &'a View<'a>, path: &'a Path, ending: Ending) -> Cause<'a> {
+        let hop = if path.doer > 0 { path.hop(view, 1) } else { None };
+        let last_hop = if path.doer > 0 { path.hop(view, path.doer) } else { None };
+        Cause { view, path, ending, hop, last_hop }
+    }
+
+    /// Who is at the end, if that is not the subject.
+    pub fn doer(&self) -> Option<GroupId> {
+        self.path.doing().who.filter(|_| self.path.doer > 0)
+    }
+
+    /// The hop that waits for a lock, if there is one.
+    pub fn lock(&self) -> Option<(usize, Hop)> {
+        let hops = (1..=self.path.doer).filter_map(|at| Some((at, self.path.hop(self.view, at)?)));
+        hops.into_iter().filter(|(_, hop)| hop.edge == Edge::Lock).last()
+    }
+
+    /// Threads of the subject's own name that hold a lock in turn: in what call they wait for it, and
+    /// for how long.
+    pub fn convoy(&self) -> Option<(Option<Sym>, u64)> {
+        let path = self.path;
+        let (call, ticks, count) = path.own_lock(self.view, path.doer)?;
+        let whole = path.doing().all.ticks.saturating_sub(path.doing().noise());
+        (ticks * 5 >= whole && count >= 10).then_some((call, ticks))
+    }
+
+    /// True if the subject starts processes, and waits for each.
+    pub fn child(&self) -> bool {
+        (1..=self.path.doer).filter_map(|at| self.path.hop(self.view, at)).any(|h| h.edge == Edge::Child)
+    }
+
+    /// The doer computes for longer each time: at first and at the end, ticks.
+    pub fn growth(&self) -> Option<(f64, f64)> {
+        let who = self.path.group_at(self.view, self.path.doer)?;
+        if !matches!(self.ending.end, End::User | End::Faults) {
+            return None;
+        }
+        let growth = series_grows(self.view.evidence.ledger.active.get(&who)?, |p| p.ticks)?;
+        Some((growth.intercept.max(0.0), growth.last))
+    }
+
+    fn name(&self, call: Sym) -> &str {
+        self.view.name(call)
+    }
+
+    fn inside(&self, call: Option<Sym>) -> String {
+        call.map(|call| format!(" in {}", self.name(call))).unwrap_or_default()
+    }
+
+    fn each(&self) -> String {
+        let Ending { ticks, count, .. } = self.ending;
+        self.view.time(ticks as f64 / count.max(1) as f64)
+    }
+
+    fn tcp_timer(&self) -> Option<&'static str> {
+        let Ending { ticks, count, call, .. } = self.ending;
+        let network = call.is_none_or(|call| {
+            let name = self.name(call);
+            waits(name) && !name.contains("nanosleep") && !name.starts_with("futex")
+        });
+        let each = self.view.seconds(ticks / count.max(1)).filter(|_| network)?;
+        TCP.iter().find(|(from, to, _)| (*from..*to).contains(&each)).map(|(.., name)| *name)
+    }
+
+    /// The kind.
+    pub fn why(&self) -> Why {
+        let call = self.ending.call.map_or("", |call| self.name(call));
+        let lock = self.lock().is_some() || self.convoy().is_some();
+        match self.ending.end {
+            End::Cpu(_) => Why::NoCpu,
+            End::Quota => Why::Throttled,
+            End::Stopped(_) => Why::Stopped,
+            End::User | End::Syscall | End::Work(_) | End::Faults | End::Crowd if self.child() => Why::Child,
+            End::Timer => Why::Timer,
+            End::Network => Why::Network,
+            End::Disk => Why::Device,
+            End::User | End::Syscall | End::Asleep | End::Peer(_) | End::Crowd if lock => Why::Lock,
+            End::Work(work) if is_grace(self.name(work)) => Why::Grace,
+            End::Work(_) | End::Kernel(_) => Why::Work,
+            End::User | End::Faults if self.growth().is_some() => Why::Walks,
+            End::Faults => Why::Faults,
+            End::Syscall if syncs(call) => Why::Device,
+            End::Syscall if self.spins() => Why::Lock,
+            End::Syscall => Why::Busy,
+            End::InCall if syncs(call) => Why::SlowSync,
+            End::InCall => Why::SlowCall,
+            End::User if !self.calls_seen() => Why::OnCpu,
+            End::User | End::Guest => Why::Computes,
+            End::Peer(_) => Why::HandOver,
+            End::Asleep if call.starts_with("futex") => Why::Lock,
+            End::Asleep => Why::Asleep,
+            End::Crowd => Why::NoCpu,
+        }
+    }
+
+    fn spins(&self) -> bool {
+        let who = self.path.group_at(self.view, self.path.doer);
+        who.is_some_and(|who| locks::spins(self.view, self.path.doing(), who).is_some())
+    }
+
+    fn calls_seen(&self) -> bool {
+        self.view.evidence.seen_anywhere().syscalls
+    }
+
+    /// What the last one on the path does, after `which`.
+    fn tail(&self) -> String {
+        let (view, Ending { end, call, count, .. }) = (self.view, self.ending);
+        let inside = self.inside(call);
+        let kernel = self.path.workers().map(|who| view.threads(who));
+        if let Some((first, last)) = self.growth() {
+            let (first, last) = (view.time(first), view.time(last));
+            return format!("computes longer each time: {first} at first, {last} at the end");
+        }
+        match end {
+            End::User if self.calls_seen() => "computes".into(),
+            End::User => "is busy on a CPU".into(),
+            End::Guest => "runs its guest".into(),
+            End::Faults => format!("takes {} page faults: it touches fresh memory", grouped(&count.to_string())),
+            End::Syscall if self.spins() => format!("spins{inside} for a lock of the kernel"),
+            End::Syscall => format!("is busy{inside}{}", self.and_waits()),
+            End::InCall => format!("is{inside} for {} each time", self.each()),
+            End::Work(work) => {
+                let grace = if is_grace(self.name(work)) { " (an RCU grace period)" } else { "" };
+                match kernel {
+                    Some(kernel) => format!("waits{inside} for {kernel} to run {}{grace}", self.name(work)),
+                    None => format!("runs {}{grace}", self.name(work)),
+                }
+            }
+            End::Kernel(who) => format!("waits{inside} for {}", view.threads(who)),
+            End::Cpu(rival) => {
+                let rival = view.threads(rival);
+                match kernel {
+                    Some(kernel) => format!("waits{inside} for {kernel}, which {rival} keeps off the CPU"),
+                    None => format!("{rival} keeps off the CPU"),
+                }
+            }
+            End::Crowd => "waits for a CPU that several others have".into(),
+            End::Quota => "is throttled: its cgroup's CPU quota (cpu.max) is used up".into(),
+            End::Timer => match self.tcp_timer() {
+                Some(timer) => format!("waits{inside} for {}: {timer}", self.each()),
+                None => format!("sleeps{inside} until a timer fires, {} each time", self.each()),
+            },
+            End::Disk => match kernel {
+                Some(kernel) => format!("waits{inside} for the disk and {kernel}"),
+                None => format!("waits{inside} for the disk"),
+            },
+            End::Network => format!("waits{inside} for the network"),
+            End::Stopped(by) => format!("is stopped by a signal until {} continues it", view.threads(by)),
+            End::Peer(peer) => format!("waits{inside} for {}, {} times", view.threads(peer), grouped(&count.to_string())),
+            End::Asleep => format!("sleeps{inside}; what wakes it is not recorded"),
+        }
+    }
+
+    /// Threads of the kernel that are waited for as well, for a tenth of the time.
+    fn and_waits(&self) -> String {
+        let (view, level) = (self.view, self.path.last());
+        let kernel = level.wakers().into_iter().find(|(who, sum)| {
+            view.evidence.groups.is_kernel(*who) && sum.ticks * 10 >= level.all.ticks
+        });
+        kernel.map_or(String::new(), |(who, _)| format!(" and waits for {}", view.threads(who)))
+    }
+
+    /// What a thread of its own does that nobody else is named for.
+    fn tail_of_subject(&self) -> String {
+        match (self.ending.end, self.path.workers()) {
+            (End::Cpu(rival), None) => format!("has no CPU, which {} has", self.view.threads(rival)),
+            _ => self.tail(),
+        }
+    }
+
+    /// One sentence.
+    fn summary(&self) -> String {
+        let (view, path) = (self.view, self.path);
+        let subject = view.frame(path.root);
+        let Some(doer) = self.doer() else {
+            return match self.convoy() {
+                Some((call, _)) => format!("{subject} wait{} for a lock that one of them holds, which {}", self.inside(call), self.tail()),
+                None => format!("{subject} {}", self.tail_of_subject()),
+            };
+        };
+        let inside = self.inside(self.hop.and_then(|hop| hop.call));
+        let who = view.threads(doer);
+        if self.child() && self.why() == Why::Child {
+            let count = self.last_hop.map_or(0, |hop| hop.count);
+            return format!("{subject} starts a process and waits{inside} for it, {} times: {who}", grouped(&count.to_string()));
+        }
+        let same = path.group_at(view, 0) == Some(doer) && matches!(path.root, Frame::Life(_));
+        let who = if same { "another of them".to_string() } else { who };
+        match self.lock() {
+            Some((at, hop)) => {
+                let holder = path.levels.get(at).and_then(|l| l.who).map_or(String::new(), |w| view.threads(w));
+                let inside = self.inside(hop.call.or(self.hop.and_then(|hop| hop.call)));
+                let holder = if same { who.clone() } else { holder };
+                let further = if at < path.doer { format!(" and waits for {who}") } else { String::new() };
+                format!("{subject} waits{inside} for a lock that {holder} holds{further}, which {}", self.tail())
+            }
+            None => format!("{subject} waits{inside} for {who}, which {}", self.tail()),
+        }
+    }
+
+    /// What the finding says.
+    pub fn words(&self) -> Words {
+        let why = self.why();
+        let (fix, check) = remedy(self, why);
+        Words { why, summary: self.summary(), fix, check }
+    }
+}
+
+/// True for work functions that bring on a grace period.
+pub fn is_grace(function: &str) -> bool {
+    GRACE.iter().any(|begin| function.starts_with(begin))
+}
+
+fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
+    let view = cause.view;
+    let call = cause.ending.call.map_or("the call", |call| view.name(call));
+    let (fix, check) = match (why, cause.ending.end) {
+        (Why::NoCpu, End::Cpu(rival)) => {
+            let rival = view.threads(rival);
+            (format!("let it use another CPU (taskset -p), or give {rival} a lower priority or another CPU"),
+             "perf sched record -- sleep 5 && perf sched timehist")
+        }
+        (Why::NoCpu, _) => ("fewer threads beside it, or CPUs of its own".into(), "perf sched record -- sleep 5 && perf sched timehist"),
+        (Why::Throttled, _) => ("raise the cgroup's cpu.max, or do with less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
+        (Why::Stopped, _) => ("find what sends it SIGSTOP, or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
+        (Why::Timer, _) if cause.tcp_timer().is_some() => (
+            "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
+            "strace -f -T -e trace=network,read,write -p PID"),
+        (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
+        (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
+        (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
+        (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or do it once for many"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
+        (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("fewer {call}: one for many requests, or a faster disk"), "perf trace -s -p PID sleep 5"),
+        (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
+        (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
+        (Why::Child, _) => ("do it in the process itself, or many at a time in one process".into(), "strace -f -c -e trace=process -p PID"),
+        (Why::Busy, _) => (format!("call {call} less often, for more at a time"), "perf record -g -p PID sleep 5"),
+        (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; what it waits for, a trace of the kernel tells"), "vmeter explain --pid PID"),
+        (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
+        (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
+        (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),
+        (Why::Walks, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),
+        _ => ("look into that thread: its time is its own code's".into(), "perf record -g -p PID sleep 5"),
+    };
+    (fix, check.to_string())
+}

@@ -1,0 +1,257 @@
+//! What a path ends at: the state that the last thread on it spends most of its time in.
+
+use super::path::Path;
+use crate::detect::levels::{Level, NoCpu, Sum};
+use crate::detect::{syncs, waits, View};
+use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
+use crate::moment::Sym;
+use std::collections::BTreeMap;
+
+/// Share of a level's time in one call that does not wait by design, from which that call is what it does.
+const CALL: f64 = 0.5;
+/// Page faults, and the longest time in user space for each, s, from which they are what takes it.
+const FAULTS: (u64, f64) = (100, 20e-6);
+
+/// Where a path ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// User space computes.
+    User,
+    /// Memory is touched for the first time.
+    Faults,
+    /// A guest runs.
+    Guest,
+    /// On a CPU in a system call.
+    Syscall,
+    /// In a system call of a trace that does not tell more.
+    InCall,
+    /// A work function runs.
+    Work(Sym),
+    /// Threads of the kernel are waited for.
+    Kernel(GroupId),
+    /// Another has the CPU.
+    Cpu(GroupId),
+    /// Several others have the CPU.
+    Crowd,
+    /// A quota keeps it from the CPU.
+    Quota,
+    /// Asleep until a timer fires.
+    Timer,
+    /// Asleep until a device answers.
+    Disk,
+    /// Asleep until something comes from the network.
+    Network,
+    /// Stopped until another lets it go on.
+    Stopped(GroupId),
+    /// It waits for another and that one for it, back and forth.
+    Peer(GroupId),
+    /// Asleep; who ends that is not recorded.
+    Asleep,
+}
+
+/// An end with its figures.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    /// What it is.
+    pub end: End,
+    /// In what call.
+    pub call: Option<Sym>,
+    /// Time.
+    pub ticks: u64,
+    /// Stretches, or calls.
+    pub count: u64,
+}
+
+type Parts = BTreeMap<(Option<Sym>, End), Sum>;
+
+/// Where a path ends.
+pub fn ending(view: &View<'_>, path: &Path) -> Ending {
+    let last = path.last();
+    let mut own = of_level(view, path, path.levels.len() - 1);
+    let Some(workers) = path.workers() else { return own };
+    // Below the doer there are threads of the kernel: what they do is done in the doer's call.
+    let hop = path.hop(view, path.doer + 1);
+    let call = hop.and_then(|hop| hop.call);
+    let disk = |name: &str| ["jbd2", "xfsaild", "loop"].iter().any(|begin| name.starts_with(begin));
+    own.end = match own.end {
+        End::Cpu(_) | End::Quota => own.end,
+        End::Work(_) => own.end,
+        End::Disk | End::Network if work(path).is_none() => own.end,
+        _ if disk(view.evidence.groups.name(workers)) => End::Disk,
+        _ => work(path).or_else(|| provoked(view, path)).map_or(End::Kernel(workers), End::Work),
+    };
+    if call.is_some_and(|call| syncs(view.name(call))) && !matches!(own.end, End::Cpu(_)) {
+        own.end = End::Disk;
+    }
+    if own.end != End::Quota && !matches!(own.end, End::Cpu(_)) {
+        // All of the call is for what the kernel does in it.
+        let doing = path.doing();
+        let whole = call.and_then(|call| doing.calls.get(&Some(Frame::Call(call))).map(|sum| sum.ticks));
+        let waited = path.levels.get(path.doer + 1).map_or(last.all.ticks, |level| level.all.ticks);
+        own.ticks = whole.unwrap_or(waited).max(own.ticks).min(doing.all.ticks);
+        own.count = hop.map_or(own.count, |hop| hop.count);
+    }
+    own.call = call.or(own.call);
+    own
+}
+
+/// The work function that threads of the kernel on the path run most.
+fn work(path: &Path) -> Option<Sym> {
+    path.levels.iter().skip(path.doer + 1).rev().find_map(|level| {
+        let works = Level::sorted(&level.calls).into_iter();
+        let mut works = works.filter_map(|(call, sum)| match call {
+            Some(Frame::Work(work)) => Some((work, sum)),
+            _ => None,
+        });
+        works.find(|(_, sum)| sum.ticks * 5 >= level.all.ticks || sum.count >= 10).map(|(work, _)| work)
+    })
+}
+
+/// The work function that the doer has workers run most, about once a wait for these.
+fn provoked(view: &View<'_>, path: &Path) -> Option<Sym> {
+    let doer = path.group_at(view, path.doer)?;
+    let waits = path.hop(view, path.doer + 1).map_or(0, |hop| hop.count);
+    let mut by: BTreeMap<Sym, u64> = BTreeMap::new();
+    for ((who, _, function), made) in &view.evidence.ledger.provoked {
+        if *who == doer || path.workers() == Some(*who) {
+            *by.entry(*function).or_default() += made.count;
+        }
+    }
+    let (function, count) = by.into_iter().max_by_key(|(_, count)| *count)?;
+    (count * 2 >= waits).then_some(function)
+}
+
+fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
+    let level = &path.levels[at];
+    let parts = parts(view, path, at);
+    let by_end = |call: Option<Sym>, only: bool| {
+        let mut ends: BTreeMap<End, (u64, u64)> = BTreeMap::new();
+        for ((c, end), sum) in &parts {
+            if !only || *c == call {
+                let all = ends.entry(*end).or_default();
+                *all = (all.0.saturating_add(sum.ticks), all.1 + sum.count);
+            }
+        }
+        ends
+    };
+    let vague = |end: &End| *end == End::Crowd;
+    let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
+    let unknown = level.ticks(|_, state| state == Frame::Unknown);
+    let known = level.all.ticks.saturating_sub(unknown).saturating_sub(crowd);
+    let most = |ends: BTreeMap<End, (u64, u64)>| {
+        let clear = ends.iter().filter(|(end, (ticks, _))| !vague(end) && *ticks * 4 >= known);
+        let clear = clear.max_by_key(|(_, (ticks, _))| *ticks).map(|(e, s)| (*e, *s));
+        clear.or_else(|| ends.into_iter().max_by_key(|(_, (ticks, _))| *ticks))
+    };
+    if let Some((call, sum)) = focus(view, level, known) {
+        let ends = by_end(Some(call), true);
+        let inside = most(ends).map_or((End::Syscall, (sum.ticks, sum.count)), |end| end);
+        let end = match inside.0 {
+            _ if syncs(view.name(call)) && !matches!(inside.0, End::Cpu(_) | End::Quota) => End::Disk,
+            End::User => End::Syscall,
+            End::Asleep if !view.evidence.runs_seen() => End::InCall,
+            end => end,
+        };
+        let whole = matches!(end, End::Syscall | End::Disk | End::Network | End::Work(_) | End::Kernel(_) | End::Asleep | End::InCall);
+        let (ticks, count) = if whole { (sum.ticks, sum.count) } else { inside.1 };
+        return Ending { end, call: Some(call), ticks, count };
+    }
+    let (end, (ticks, count)) = most(by_end(None, false)).unwrap_or((End::Asleep, (0, 0)));
+    let calls = parts.iter().filter(|((_, e), _)| *e == end);
+    let call = calls.max_by_key(|(_, sum)| sum.ticks).and_then(|((call, _), _)| *call);
+    let call = call.filter(|_| !matches!(end, End::User | End::Guest));
+    let mut ending = Ending { end, call, ticks, count };
+    if end == End::User {
+        let faults: u64 = level.parts.iter().filter(|((_, s), _)| *s == Frame::Faults).map(|(_, s)| s.count).sum();
+        let each = view.seconds(ticks / faults.max(1));
+        if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) {
+            (ending.end, ending.count) = (End::Faults, faults);
+        }
+    }
+    ending
+}
+
+/// The call, not one that waits by design, that most of a level's time goes by in.
+fn focus(view: &View<'_>, level: &Level, known: u64) -> Option<(Sym, Sum)> {
+    let mut calls = Level::sorted(&level.calls).into_iter().filter_map(|(call, sum)| match call {
+        Some(Frame::Call(call)) => Some((call, sum)),
+        _ => None,
+    });
+    let (call, sum) = calls.next()?;
+    (!waits(view.name(call)) && sum.ticks as f64 >= CALL * known as f64).then_some((call, sum))
+}
+
+/// A level's time by call and end.
+fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
+    let level = &path.levels[at];
+    let mut parts = Parts::new();
+    let no_cpu = no_cpu(view, path, at);
+    for ((call, state), sum) in &level.parts {
+        let name = call.map_or("", |call| view.frame_name(call));
+        let end = match (*state, *call) {
+            (Frame::Unknown | Frame::Faults | Frame::Idle, _) => continue,
+            (Frame::Guest, _) => End::Guest,
+            (Frame::Runs, Some(Frame::Work(work))) => End::Work(work),
+            (Frame::Runs, Some(_)) => End::Syscall,
+            (Frame::Runs, None) => End::User,
+            (Frame::NoCpu, _) => no_cpu,
+            (Frame::Timer, _) => End::Timer,
+            (Frame::Irq(irq), _) => interrupt(view.name(irq), name),
+            (Frame::Interrupt, _) => interrupt("", name),
+            (Frame::Deep, _) => End::Disk,
+            (Frame::Stopped(by), _) => End::Stopped(by),
+            (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
+            (Frame::Waker(by), _) => End::Peer(by),
+            _ => End::Asleep,
+        };
+        let call = match call {
+            Some(Frame::Call(call)) => Some(*call),
+            _ => None,
+        };
+        let all = parts.entry((call, end)).or_default();
+        all.ticks = all.ticks.saturating_add(sum.ticks);
+        all.count += sum.count;
+    }
+    parts
+}
+
+/// What an interrupt ends that a thread sleeps for in a call.
+fn interrupt(irq: &str, call: &str) -> End {
+    let irq = irq.to_ascii_lowercase();
+    let network = ["recv", "send", "accept", "connect"].iter().any(|begin| call.starts_with(begin));
+    match irq.as_str() {
+        irq if irq.contains("timer") => End::Timer,
+        "net_rx" | "net_tx" => End::Network,
+        "block" => End::Disk,
+        _ if network => End::Network,
+        "" if call.is_empty() => End::Asleep,
+        "" if waits(call) => End::Timer,
+        _ => End::Disk,
+    }
+}
+
+/// What a level's time without a CPU is.
+fn no_cpu(view: &View<'_>, path: &Path, at: usize) -> End {
+    let level = &path.levels[at];
+    let does = |rival: GroupId| {
+        let doing = level.rivals.iter().filter(|((group, _), _)| *group == rival);
+        doing.max_by_key(|(key, sum)| (sum.ticks, **key)).and_then(|((_, doing), _)| *doing)
+    };
+    let kernel = |rival| view.evidence.groups.is_kernel(rival);
+    match level.no_cpu {
+        NoCpu::Crowd => End::Crowd,
+        NoCpu::Quota => End::Quota,
+        NoCpu::Preempted(rival) | NoCpu::Shared(rival) => match does(rival) {
+            Some(Frame::Work(work)) if kernel(rival) => End::Work(work),
+            _ => End::Cpu(rival),
+        },
+        // Those of its own name, and those that it waits for: their computing.
+        NoCpu::Path(rival) => match does(rival) {
+            Some(Frame::Call(_)) => End::Syscall,
+            Some(Frame::Work(work)) => End::Work(work),
+            _ if kernel(rival) => End::Kernel(rival),
+            _ => End::User,
+        },
+    }
+}

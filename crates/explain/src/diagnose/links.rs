@@ -1,0 +1,166 @@
+//! A path as steps and as links of a chain, each with its figures.
+
+use super::cause::Cause;
+use super::path::Path;
+use crate::detect::levels::{Doing, Level, Sum};
+use crate::detect::View;
+use crate::evidence::tree::Frame;
+use crate::result::{Link, Step};
+use vmeter_render::quantity::{brief_percent, grouped};
+
+impl Cause<'_> {
+    /// The path, a step a level.
+    pub fn way(&self) -> Vec<Step> {
+        let (view, path) = (self.view, self.path);
+        let whole = path.levels.first().map_or(1, |first| first.all.ticks).max(1);
+        let steps = path.levels.iter().enumerate().filter_map(|(at, level)| {
+            let next = path.levels.get(at + 1).and_then(|next| next.who).map(Frame::Waker);
+            let mut parts = Level::sorted(&level.parts).into_iter();
+            let ((call, state), sum) = parts.find(|((_, s), _)| next.is_none_or(|n| *s == n))?;
+            // It waits for the next in several calls.
+            let ticks = match (at, next) {
+                (0, Some(next)) => level.ticks(|_, state| state == next),
+                (0, None) => sum.ticks,
+                _ => level.all.ticks,
+            };
+            let inside = call.map_or(String::new(), |call| format!(" {}", view.frame(call)));
+            let doing = match next {
+                Some(_) => format!("waits{inside}"),
+                None => self.brief_end().unwrap_or(format!("{}{inside}", view.frame(state))),
+            };
+            let who = level.who.map_or_else(|| view.frame(path.root), |who| view.threads(who));
+            let share = ticks as f64 / whole as f64;
+            Some(Step { who, doing, time_s: view.seconds(ticks), share })
+        });
+        steps.collect()
+    }
+
+    /// The end in a few words, where the state itself does not say it.
+    fn brief_end(&self) -> Option<String> {
+        use super::end::End;
+        match self.ending.end {
+            End::Cpu(rival) => Some(format!("no CPU: {} has it", self.view.threads(rival))),
+            End::Quota => Some("no CPU: throttled by its quota".into()),
+            _ => None,
+        }
+    }
+
+    /// The level's claims, each with its figures.
+    pub fn chain(&self) -> Vec<Link> {
+        let levels = self.path.levels.iter().enumerate();
+        let mut chain: Vec<Link> =
+            levels.map(|(at, level)| link(self.view, self.path, at, level)).collect();
+        chain.extend(self.contrast());
+        chain
+    }
+
+    /// What makes some instances at the end longer than others.
+    fn contrast(&self) -> Option<Link> {
+        let (view, file) = (self.view, file_of(self.view, self.path.root));
+        let who = self.path.group_at(view, self.path.doer)?;
+        match self.ending.call {
+            Some(call) => view.contrast_of_calls(file, who, call),
+            None if !view.evidence.seen(file).syscalls => view.contrast_of_activations(file, who),
+            None => None,
+        }
+    }
+
+    /// The thread whose profile would show the cause; none of the kernel's.
+    pub fn culprit(&self) -> Option<String> {
+        use super::end::End;
+        let groups = &self.view.evidence.groups;
+        let who = match self.ending.end {
+            End::Cpu(rival) => Some(rival),
+            _ => self.doer(),
+        };
+        who.filter(|who| !groups.is_kernel(*who)).map(|who| self.view.threads(who))
+    }
+}
+
+fn link(view: &View<'_>, path: &Path, at: usize, level: &Level) -> Link {
+    let name = level.who.map_or_else(|| view.frame(path.root), |who| view.threads(who));
+    let whole = level.all.ticks.max(1);
+    let mut words = calls(view, level);
+    for ((rival, doing), sum) in Level::sorted(&level.rivals).into_iter().take(2) {
+        if sum.ticks * 10 >= whole {
+            let doing = doing.map_or(String::new(), |doing| format!(" {}", view.frame(doing)));
+            let share = brief_percent(sum.ticks as f64 / whole as f64);
+            words.push(format!("{}{doing} has the CPU meanwhile {share}", view.threads(rival)));
+        }
+    }
+    let faults = level.parts.iter().filter(|((_, state), _)| *state == Frame::Faults);
+    let faults: u64 = faults.map(|(_, sum)| sum.count).sum();
+    if faults > 0 {
+        words.push(format!("{} page faults", grouped(&faults.to_string())));
+    }
+    words.extend(missing(view, path, level));
+    if level.assumed.ticks > 0 {
+        let time = view.time(level.assumed.ticks as f64);
+        words.push(format!("what ended {time} of that is not recorded: taken to be as where it is"));
+    }
+    let time = view.time(whole as f64);
+    let role = match (at, view.is_beyond(), path.root) {
+        (0, true, _) => format!("{name}, {time} beyond the other trace"),
+        (_, true, _) => format!("{name}, waited for {time} longer"),
+        (0, _, Frame::Life(_) | Frame::Thread(..)) => format!("{name}, seen for {time}"),
+        (0, ..) => format!("{name}, {time} in all"),
+        _ => format!("{name}, waited for {time}"),
+    };
+    let claim = format!("{role}: {}", words.join("; "));
+    let count = level.all.count.max(level.calls.values().map(|sum| sum.count).sum());
+    let file = file_of(view, path.root);
+    let share = whole as f64 / path.total().max(1) as f64;
+    view.link(file, claim, (count, level.all.ticks), &[("share", share)], &[level.all.worst])
+}
+
+/// What is not recorded of a level, and the events that would tell.
+fn missing(view: &View<'_>, path: &Path, level: &Level) -> Option<String> {
+    let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+    let none = level.calls.keys().all(Option::is_none);
+    let asleep = level.ticks(|_, state| state == Frame::Asleep);
+    if none && kernel && view.evidence.works.is_empty() {
+        return Some("what they run is not recorded (workqueue:*)".into());
+    }
+    if none && !kernel && !view.evidence.seen(file_of(view, path.root)).syscalls {
+        return Some("in which calls is not recorded (raw_syscalls)".into());
+    }
+    let much = asleep * 3 >= level.all.ticks;
+    much.then(|| "what wakes it is not recorded (sched_waking, irq:*)".into())
+}
+
+/// The file that a subject is in.
+pub fn file_of(view: &View<'_>, root: Frame) -> u16 {
+    match root {
+        Frame::Life(group) | Frame::Thread(group, _) => {
+            view.evidence.groups.get(group).map_or(0, |group| group.first.file)
+        }
+        Frame::Request(key) => key.file,
+        _ => 0,
+    }
+}
+
+/// What a level does, by its calls.
+fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
+    let whole = level.all.ticks.max(1);
+    let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
+    parts.retain(|(_, sum)| sum.ticks * 20 >= whole);
+    let calls = Level::sorted(&level.calls);
+    let much = calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3);
+    let words = much.map(|(call, sum)| {
+        let name = call.map_or("outside calls".to_string(), |call| view.frame(call));
+        let share = brief_percent(sum.ticks as f64 / whole as f64);
+        let times = match sum.count {
+            0 | 1 => String::new(),
+            count => format!(" ({} times)", grouped(&count.to_string())),
+        };
+        let inside = parts.iter().filter(|((c, _), _)| c == call).take(3);
+        let inside: Vec<String> = inside
+            .map(|((_, state), part)| {
+                let share = brief_percent(part.ticks as f64 / whole as f64);
+                format!("{} {share}", view.frame(*state))
+            })
+            .collect();
+        format!("{name} {share}{times}: {}", inside.join(", "))
+    });
+    words.collect()
+}

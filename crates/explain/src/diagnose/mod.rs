@@ -1,0 +1,191 @@
+//! What is slow, and why: the critical path of each subject to where its time ends.
+//!
+//! A subject is a kind of request of a guest, or the threads of a name. [`path`] follows whom it
+//! waits for, [`end`] says what the last one does, [`cause`] names that, and [`severity`] says how
+//! much it matters. Nothing here knows a fault: whatever is at the end is named.
+
+mod cause;
+mod end;
+mod links;
+mod locks;
+mod path;
+mod severity;
+mod subjects;
+
+use crate::detect::{outlier, Candidate, View, DETECTORS, LEAST_SHARE};
+use crate::evidence::tree::Frame;
+use crate::kind::Why;
+use crate::rank;
+use crate::result::{Finding, Severity};
+use cause::Cause;
+use end::{ending, End};
+use path::Path;
+pub use subjects::{is_asked, partner};
+pub use path::grown_call;
+
+/// Most findings.
+const MOST: usize = 12;
+
+/// What is said of a subject, with what orders it.
+struct Told {
+    root: Frame,
+    candidate: Candidate,
+    /// Where the path ends: who, and in what call.
+    end: (Option<crate::evidence::groups::GroupId>, End, Option<crate::moment::Sym>),
+    hops: usize,
+    firm: bool,
+}
+
+impl Told {
+    fn severity(&self, view: &View<'_>) -> Severity {
+        let most = self.candidate.at_most.unwrap_or(Severity::High);
+        Severity::of_share(view.share(self.candidate.saving)).min(most)
+    }
+
+    /// True if both name the same cause.
+    fn is_like(&self, other: &Told) -> bool {
+        let request = |told: &Told| matches!(told.root, Frame::Request(_));
+        if request(self) && request(other) {
+            return false;
+        }
+        match (self.end.1, other.end.1) {
+            (End::Cpu(one), End::Cpu(two)) | (End::Stopped(one), End::Stopped(two)) => one == two,
+            _ => self.end == other.end && self.end.0.is_some(),
+        }
+    }
+}
+
+/// Everything that stands out, worst first.
+pub fn findings(view: &View<'_>) -> Vec<Finding> {
+    let mut told: Vec<Told> = subjects::subjects(view).into_iter().filter_map(|s| tell(view, s)).collect();
+    let patterns = patterns(view);
+    for pattern in patterns {
+        overlay(view, &mut told, pattern);
+    }
+    let told = once(view, told);
+    let mut findings: Vec<Finding> =
+        told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
+    rank::sort(&mut findings);
+    findings.truncate(MOST);
+    findings
+}
+
+fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
+    let path = Path::of(view, root)?;
+    let ending = ending(view, &path);
+    let cause = Cause::of(view, &path, ending);
+    let weight = severity::weigh(&cause)?;
+    let words = cause.words();
+    let key = match root {
+        Frame::Request(key) => Some(key),
+        _ => None,
+    };
+    let peers = key.and_then(|key| view.peers(key)).filter(|peers| peers.slow);
+    let head = key.and_then(|key| outlier(view, key));
+    let mut chain = cause.chain();
+    let at = chain.len().min(1);
+    if let Some(head) = head {
+        chain.splice(at..at, head.chain);
+    }
+    let saving = peers.map_or(weight.saving, |peers| peers.excess.max(weight.saving));
+    let candidate = Candidate {
+        why: words.why,
+        key: None,
+        subject: view.frame(root),
+        whose: root.life(),
+        saving,
+        summary: words.summary,
+        way: cause.way(),
+        culprit: cause.culprit(),
+        chain,
+        suggestion: words.fix,
+        confirm: words.check,
+        at_most: weight.at_most,
+        error: path.levels.get(1).or(path.levels.first()).map(|level| level.squares.sqrt()),
+        life: root.life().is_some(),
+        beyond: view.is_beyond() && root.life().is_some(),
+        foreign: root.life().is_some_and(|group| view.is_foreign(group)),
+        aside: weight.aside,
+        ..Candidate::default()
+    };
+    let who = path.group_at(view, path.doer);
+    let end = (who, ending.end, ending.call);
+    Some(Told { root, candidate, end, hops: path.doer, firm: weight.firm })
+}
+
+/// What several subjects wait for is said once: of a guest's request, of one that asks for it, of the one
+/// that is furthest from it.
+fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
+    use std::cmp::Reverse;
+    told.sort_by_key(|told| {
+        let request = matches!(told.root, Frame::Request(_));
+        let Candidate { foreign, aside, saving, .. } = told.candidate;
+        (foreign, Reverse(request), Reverse(told.firm), Reverse(told.severity(view)), aside, Reverse(told.hops), Reverse(saving))
+    });
+    let mut kept: Vec<Told> = Vec::new();
+    for one in told {
+        if !kept.iter().any(|other| other.is_like(&one)) {
+            kept.push(one);
+        }
+    }
+    kept
+}
+
+/// What calls and accesses do from one to the next.
+fn patterns(view: &View<'_>) -> Vec<Candidate> {
+    if view.is_beyond() {
+        return Vec::new();
+    }
+    const KEPT: [Why; 14] = [
+        Why::EveryCpu, Why::Grows, Why::Burst, Why::Reclaim, Why::Dirty, Why::SentAgain, Why::HandOver, Why::Herd,
+        Why::Accesses, Why::DeviceModel, Why::LogStands, Why::Logged, Why::Signals, Why::Gap,
+    ];
+    let strace = !view.evidence.runs_seen();
+    let all = DETECTORS.iter().flat_map(|detector| detector.detect(view));
+    let all = all.filter(|c| KEPT.contains(&c.why) || strace && c.why != Why::Outlier || c.why == Why::Throttled);
+    let foreign = |c: &Candidate| c.foreign || c.whose.is_some_and(|who| view.is_foreign(who));
+    all.filter(|c| !foreign(c) && view.share(c.saving) >= LEAST_SHARE).collect()
+}
+
+/// A pattern is about a subject: it takes the place of what is said of that one if it explains half as
+/// much and does not stand before what the path ends at.
+fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
+    if pattern.subject.is_empty() {
+        pattern.subject = pattern.key.map_or(String::new(), |key| view.subject(key));
+    }
+    let root = pattern.key.map(Frame::Request);
+    let same = |one: &Told| match root {
+        Some(root) => one.root == root,
+        None => one.candidate.subject == pattern.subject,
+    };
+    let fresh = |candidate: Candidate| Told { root: root.unwrap_or(Frame::Unknown), end: (None, End::Asleep, None), hops: 0, firm: true, candidate };
+    match told.iter().position(same) {
+        None => {
+            pattern.key = None;
+            told.push(fresh(pattern));
+        }
+        Some(at) => {
+            let one = &mut told[at];
+            let ends = one.candidate.why.is_end() || one.candidate.why.is_no_cpu() || matches!(one.candidate.why, Why::Stopped | Why::Timer);
+            let little = pattern.saving.saturating_mul(2) < one.candidate.saving;
+            let severity = |c: &Candidate| {
+                let most = c.at_most.unwrap_or(Severity::High);
+                Severity::of_share(view.share(c.saving)).min(most)
+            };
+            if little && severity(&pattern) > severity(&one.candidate) {
+                pattern.key = None;
+                told.push(fresh(pattern));
+                return;
+            }
+            if little || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver | Why::Gap) {
+                one.candidate.chain.extend(pattern.chain);
+                return;
+            }
+            pattern.key = None;
+            pattern.chain.extend(std::mem::take(&mut one.candidate.chain));
+            pattern.way = std::mem::take(&mut one.candidate.way);
+            pattern.life = one.candidate.life;
+            one.candidate = pattern;
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The critical path from a subject: whom it waits for, in what call, and how that wait is meant.
+
+use crate::detect::levels::{levels, Level};
+use crate::detect::{waits, View};
+use crate::evidence::groups::{GroupId, BORN};
+use crate::evidence::tree::Frame;
+use crate::moment::Sym;
+
+/// Calls that wait until a child has ended or has begun its own program.
+const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
+/// Calls that wait for a lock of user space or of a file.
+const LOCKS: [&str; 4] = ["futex", "sem", "flock", "fcntl"];
+/// Share of the wake-ups in an edge that the waiter must have asked for, to be a request and its answer.
+const ASKED: f64 = 0.5;
+/// Threads that one call lets go on, from which it is a barrier or a condition and not a lock.
+const BARRIER: f64 = 1.3;
+
+/// What a wait for another thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    /// The waiter has asked the other for something: a request and its answer.
+    Asked,
+    /// The other holds a lock.
+    Lock,
+    /// Until a process that was started for it has ended.
+    Child,
+    /// Until a thread has ended that runs for as long as the program does.
+    Join,
+    /// The other hands out work that the waiter did not ask for.
+    Idle,
+}
+
+/// A hop of the path.
+#[derive(Debug, Clone, Copy)]
+pub struct Hop {
+    /// The call that the waiter sleeps in.
+    pub call: Option<Sym>,
+    /// Waits.
+    pub count: u64,
+    /// Ticks.
+    pub ticks: u64,
+    /// What it is.
+    pub edge: Edge,
+}
+
+/// The critical path of a subject.
+pub struct Path {
+    /// The subject.
+    pub root: Frame,
+    /// The subject and those it waits for, one after the other.
+    pub levels: Vec<Level>,
+    /// The last level that is no thread of the kernel.
+    pub doer: usize,
+}
+
+impl Path {
+    /// The path from a root of the tree; none if nothing is known of it.
+    pub fn of(view: &View<'_>, root: Frame) -> Option<Path> {
+        let levels = levels(view, root);
+        let kernel = |level: &Level| level.who.is_some_and(|w| view.evidence.groups.is_kernel(w));
+        let doer = levels.iter().rposition(|level| !kernel(level))?;
+        Some(Path { root, levels, doer })
+    }
+
+    /// The level of the last thread that is not the kernel's.
+    pub fn doing(&self) -> &Level {
+        &self.levels[self.doer]
+    }
+
+    /// The last level.
+    pub fn last(&self) -> &Level {
+        self.levels.last().unwrap_or(&self.levels[self.doer])
+    }
+
+    /// Threads of the kernel that the doer waits for.
+    pub fn workers(&self) -> Option<GroupId> {
+        self.levels.get(self.doer + 1).and_then(|level| level.who)
+    }
+
+    /// Ticks of the subject that are recorded, and not spent idle or because of the host's other load.
+    pub fn total(&self) -> u64 {
+        self.levels.first().map_or(0, |first| first.all.ticks.saturating_sub(first.noise()))
+    }
+
+    /// Threads whose time it is: the subject's, or those waited for at a level.
+    pub fn group_at(&self, view: &View<'_>, at: usize) -> Option<GroupId> {
+        self.levels.get(at).and_then(|level| level.who).or_else(|| subject_group(view, self.root))
+    }
+
+    /// How the level before `at` waits for it.
+    pub fn hop(&self, view: &View<'_>, at: usize) -> Option<Hop> {
+        let via = self.levels.get(at.checked_sub(1)?)?;
+        let who = self.levels.get(at)?.who?;
+        let (call, sum) = via.most_in(|state| state == Frame::Waker(who))?;
+        let call = match call {
+            Some(Frame::Call(call)) => Some(call),
+            _ => None,
+        };
+        let waker = via.wakers().into_iter().find(|(group, _)| *group == who);
+        let (count, ticks) = waker.map_or((sum.count, sum.ticks), |(_, s)| (s.count, s.ticks));
+        let edge = self.edge(view, at, call, count);
+        Some(Hop { call, count, ticks, edge })
+    }
+
+    fn edge(&self, view: &View<'_>, at: usize, call: Option<Sym>, count: u64) -> Edge {
+        let (Some(waiter), Some(who)) = (self.group_at(view, at - 1), self.group_at(view, at)) else {
+            return Edge::Asked;
+        };
+        let evidence = view.evidence;
+        let name = call.map_or("", |call| view.name(call));
+        let joined = evidence.joined.get(&(waiter, who)).map_or(0, |(count, _)| *count);
+        if CHILD.contains(&name) || evidence.groups.comes_and_goes(who) {
+            let made = evidence.groups.get(who).map_or(0, |group| group.born);
+            let again = made >= BORN || evidence.groups.comes_and_goes(who) || count >= 10;
+            return if again { Edge::Child } else { Edge::Join };
+        }
+        if joined > 0 && joined * 2 >= count {
+            return Edge::Join;
+        }
+        let asked = evidence.asked(waiter, who) as f64 >= ASKED * count as f64 && waiter != who;
+        if self.is_lock(view, at, (waiter, who), name) && !asked {
+            return Edge::Lock;
+        }
+        if asked || evidence.groups.is_kernel(who) || !waits(name) && call.is_some() {
+            return Edge::Asked;
+        }
+        // A guest's request asks by itself.
+        let guest = crate::evidence::groups::is_vcpu_name(evidence.groups.name(waiter));
+        match self.root {
+            Frame::Request(_) => Edge::Asked,
+            _ if guest => Edge::Asked,
+            _ => Edge::Idle,
+        }
+    }
+
+    /// A lock of user space, of a file or of the kernel: the one that lets go does something else
+    /// than to wait for work, and lets one go on at a time.
+    fn is_lock(
+        &self,
+        view: &View<'_>,
+        at: usize,
+        (waiter, who): (GroupId, GroupId),
+        name: &str,
+    ) -> bool {
+        let (via, level) = (&self.levels[at - 1], &self.levels[at]);
+        if super::locks::known(view, via, (waiter, who)).is_some() {
+            return true;
+        }
+        if view.evidence.groups.is_kernel(who) {
+            return false;
+        }
+        if name.is_empty() {
+            return waiter == who && !view.evidence.seen_anywhere().syscalls;
+        }
+        match name {
+            "futex(lock)" => return true,
+            "futex(wait)" => return false,
+            _ => {}
+        }
+        let lock = LOCKS.iter().any(|lock| name.starts_with(lock));
+        let own = level.most_in(|_| true).and_then(|(call, _)| call);
+        let same = own.is_some_and(|call| view.frame_name(call) == name);
+        let kernel = !lock && !waits(name) && !name.starts_with("_IO");
+        let makes_room = ["write", "send"].iter().any(|call| name.starts_with(call));
+        if kernel {
+            let busy = level.ticks(|call, _| call.is_some_and(|c| !waits(view.frame_name(c))));
+            return (!makes_room || waiter == who && same) && busy * 2 >= level.all.ticks;
+        }
+        lock && lets_go(view, (waiter, who), name)
+            && !self.is_barrier(view, who, name)
+            && does_something(view, level)
+    }
+
+    /// The waits of a level for others of its own name, if they are for a lock.
+    pub fn own_lock(&self, view: &View<'_>, at: usize) -> Option<(Option<Sym>, u64, u64)> {
+        let level = self.levels.get(at)?;
+        let own = self.group_at(view, at)?;
+        let (call, sum) = Level::sorted(&level.own_waits).into_iter().next()?;
+        let name = call.map_or("", |call| view.frame_name(call));
+        let user = LOCKS.iter().any(|lock| name.starts_with(lock)) && name != "futex(wait)";
+        let kernel = !name.is_empty() && !waits(name);
+        let lock = name == "futex(lock)"
+            || user && lets_go(view, (own, own), name) && !self.is_barrier(view, own, name)
+            || kernel
+            || name.is_empty() && !view.evidence.seen_anywhere().syscalls;
+        let call = match call {
+            Some(Frame::Call(call)) => Some(call),
+            _ => None,
+        };
+        lock.then_some((call, sum.ticks, sum.count))
+    }
+
+    fn is_barrier(&self, view: &View<'_>, who: GroupId, name: &str) -> bool {
+        let ledger = &view.evidence.ledger;
+        let same = |sym: Sym| view.name(sym) == name;
+        let wakes = ledger.wakes.iter().filter(|((by, call, _), _)| *by == who && call.is_some_and(same));
+        let woken: u64 = wakes.map(|(_, wakes)| wakes.wakes).sum();
+        let own = ledger.calls.iter().filter(|((by, call), _)| *by == who && same(*call));
+        let calls: u64 = own.map(|(_, calls)| calls.count).sum();
+        woken as f64 >= BARRIER * calls.max(10) as f64
+    }
+}
+
+/// Threads whose life it is, or that make the requests.
+pub fn subject_group(view: &View<'_>, root: Frame) -> Option<GroupId> {
+    root.life().or_else(|| match root {
+        Frame::Request(_) => view.evidence.vcpu_group(),
+        _ => None,
+    })
+}
+
+/// Who holds a lock of user space lets it go by a call of the same kind.
+fn lets_go(view: &View<'_>, (waiter, who): (GroupId, GroupId), name: &str) -> bool {
+    let call = view.evidence.ledger.let_go(who, waiter, |_| true);
+    let by = call.map_or("", |call| view.name(call));
+    match LOCKS.iter().find(|lock| name.starts_with(*lock)) {
+        Some(&"futex") => by.starts_with("futex"),
+        Some(_) => !by.is_empty(),
+        None => false,
+    }
+}
+
+/// True unless it sleeps in a wait of its own meanwhile: then it holds nothing.
+fn does_something(view: &View<'_>, level: &Level) -> bool {
+    let idle = |call: Option<Frame>| {
+        call.is_some_and(|call| {
+            let name = view.frame_name(call);
+            waits(name) && !LOCKS.iter().any(|lock| name.starts_with(lock))
+                && !name.contains("nanosleep")
+        })
+    };
+    let idles = level.ticks(|call, state| idle(call) && !matches!(state, Frame::Runs | Frame::NoCpu));
+    let known = level.all.ticks.saturating_sub(level.noise());
+    idles * 2 < known.max(1)
+}
+
+/// The call, not one that waits by design, that the doer of a request is in most.
+pub fn grown_call(view: &View<'_>, root: Frame) -> Option<Sym> {
+    let path = Path::of(view, root)?;
+    let calls = Level::sorted(&path.doing().calls).into_iter();
+    let mut calls = calls.filter_map(|(call, _)| match call {
+        Some(Frame::Call(call)) if !waits(view.name(call)) => Some(call),
+        _ => None,
+    });
+    calls.next()
+}

@@ -1,0 +1,185 @@
+//! How much a cause matters: the one place that says so.
+
+use super::cause::Cause;
+use super::end::End;
+use super::path::Edge;
+use super::subjects::partner;
+use crate::detect::levels::NoCpu;
+use crate::detect::{waits, View};
+use crate::evidence::tree::Frame;
+use crate::kind::Why;
+use crate::moment::Sym;
+use crate::result::Severity;
+
+/// Share of the subject's time from which something is its cause.
+const SHARE: f64 = 0.3;
+/// For a request that is not slower than its peers: share of its time, and of the traced time.
+const ALONE: (f64, f64) = (0.5, 0.1);
+/// Share of two threads' time from which they wait for each other.
+const CLOSED: f64 = 0.4;
+/// Fewer waits than this are no pattern.
+const LEAST: u64 = 10;
+/// Share of the traced time from which a single wait matters.
+const ONCE: f64 = 0.3;
+
+/// What a cause weighs.
+pub struct Weight {
+    /// Ticks that would be saved.
+    pub saving: u64,
+    /// Its severity at most.
+    pub at_most: Option<Severity>,
+    /// Others as severe go first.
+    pub aside: bool,
+    /// The subject has asked for what it waits for, or wants a lock.
+    pub firm: bool,
+}
+
+/// What a cause weighs; none if it is nothing to tell.
+pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
+    let (view, path) = (cause.view, cause.path);
+    let saving = saving(cause);
+    let total = path.total().max(1);
+    match path.root {
+        Frame::Request(key) => {
+            let subject = view.evidence.subjects.get(&key)?;
+            let slow = view.peers(key).is_some_and(|peers| peers.slow);
+            let share = saving as f64 / total as f64;
+            let tells = match slow {
+                true => share >= SHARE || path.doer > 0,
+                false => subject.timed >= 20 && share >= ALONE.0 && view.share(saving) >= ALONE.1,
+            };
+            let busy = matches!(cause.ending.end, End::Crowd);
+            let computes = matches!(cause.why(), Why::Computes | Why::OnCpu);
+            let at_most = if slow && !computes { None } else { cap(cause, true) };
+            (tells && !busy && !idle_guest(cause)).then_some(Weight { saving, at_most, aside: false, firm: true })
+        }
+        _ => thread(cause, saving),
+    }
+}
+
+fn idle_guest(cause: &Cause<'_>) -> bool {
+    matches!(cause.ending.end, End::Guest)
+}
+
+/// Ticks that would be saved: those at the end; for a lock all that is waited for it.
+fn saving(cause: &Cause<'_>) -> u64 {
+    let path = cause.path;
+    let whole = match (cause.why(), cause.lock()) {
+        (Why::Lock, Some((_, hop))) => hop.ticks,
+        (Why::Lock, None) => cause.convoy().map_or(cause.ending.ticks, |(_, ticks)| ticks.max(cause.ending.ticks)),
+        (Why::Child, _) => cause.hop.map_or(0, |hop| hop.ticks),
+        _ => cause.ending.ticks,
+    };
+    whole.min(path.total())
+}
+
+/// Of threads: what nobody waits for, or nobody asked for, is no loss.
+fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
+    let (view, path) = (cause.view, cause.path);
+    let group = path.root.life()?;
+    let waits_for = path.hop(view, 1).map_or(0, |hop| hop.count);
+    let named = view.comm().is_some() || view.is_beyond();
+    let vcpu = crate::evidence::groups::is_vcpu_name(view.evidence.groups.name(group))
+        || view.evidence.vcpu_groups().contains(&group);
+    let alone = path.doer == 0;
+    let edge = cause.hop.map(|hop| hop.edge);
+    let why = cause.why();
+    if cause.ending.end == End::Guest || view.share(saving) < 0.02 || saving * 10 < path.total() {
+        return None;
+    }
+    let asked = named || view.evidence.own.contains(&group) && view.evidence.named;
+    let convoy = cause.convoy().is_some();
+    let waits_by_design = cause.ending.call.is_none_or(|call| waits(view.name(call)));
+    let call = cause.ending.call.map_or("", |call| view.name(call));
+    let says_little = why != Why::Walks && match cause.ending.end {
+        End::User | End::Crowd | End::Peer(_) => true,
+        End::Timer if vcpu && call.contains("nanosleep") => false,
+        End::Timer | End::Asleep | End::Network => waits_by_design,
+        End::Cpu(_) => !vcpu,
+        _ => false,
+    };
+    let strace = !view.evidence.runs_seen();
+    let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Asleep | End::Peer(_)));
+    if alone && !convoy && says_little && !asked {
+        // It computes or idles, and waits for nobody.
+        return None;
+    }
+    if alone && vcpu && !named && matches!(cause.ending.end, End::Timer | End::Disk | End::Asleep | End::Network)
+        && (call.is_empty() || call == "KVM_RUN")
+    {
+        // Its guest idles.
+        return None;
+    }
+    if vcpu && !named && halts(cause) {
+        return None;
+    }
+    let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
+    let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
+    let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
+    let seldom = (!alone || path.workers().is_some()) && waits_for < LEAST && view.share(saving) < ONCE;
+    let idles = idles(view, cause);
+    let joins = edge == Some(Edge::Join);
+    let own_kernel = alone && matches!(why, Why::Work | Why::Grace) ;
+    let lone = closed < CLOSED && !own_kernel && !convoy && edge != Some(Edge::Lock);
+    let kept = (matches!(cause.ending.end, End::Quota | End::Stopped(_)) || firm && matches!(cause.ending.end, End::Cpu(_))) && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
+    if ((lone || joins) && !kept && why != Why::Walks || seldom) && !named {
+        at_most = Some(Severity::Low);
+    }
+    let pause = why == Why::Timer && is_pause(cause);
+    if joins || idles && !kept || pause && !named && !vcpu {
+        at_most = Some(Severity::Low);
+    }
+    if strace && edge == Some(Edge::Lock) {
+        // What ends a wait is inferred.
+        at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
+    }
+    let aside = !firm || joins || idles && !kept || seldom || view.own().is_none() && closed < CLOSED;
+    Some(Weight { saving, at_most, aside, firm })
+}
+
+/// A guest that idles waits for a kick of its VMM, whose loop waits until a timer fires.
+fn halts(cause: &Cause<'_>) -> bool {
+    let name = |call: Option<Sym>| call.map_or("", |call| cause.view.name(call));
+    let polls = ["poll", "ppoll", "epoll_", "select", "pselect"];
+    let loops = polls.iter().any(|begin| name(cause.ending.call).starts_with(begin));
+    let kick = ["", "KVM_RUN", "futex(wait)"].contains(&name(cause.hop.and_then(|hop| hop.call)));
+    cause.ending.end == End::Timer && loops && kick && cause.path.doer > 0
+}
+
+/// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two
+/// requests; if it answers, it is late. Which one asks is not in a trace of threads.
+fn is_pause(cause: &Cause<'_>) -> bool {
+    cause.path.doer > 0 && cause.lock().is_none()
+}
+
+/// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
+fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
+    if view.is_beyond() || view.comm().is_some() {
+        return false;
+    }
+    let call = cause.ending.call.map_or("", |call| view.name(call));
+    match cause.hop {
+        None => matches!(cause.ending.end, End::Timer | End::Asleep | End::Network) && (call.is_empty() || waits(call)),
+        Some(hop) => hop.edge == Edge::Idle,
+    }
+}
+
+fn own(view: &View<'_>, group: crate::evidence::groups::GroupId) -> bool {
+    view.evidence.own.contains(&group)
+}
+
+/// Severity at most without a contrast: how sure it is that a cause of that kind is a loss.
+fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
+    let hops = cause.path.doer > 0;
+    match cause.why() {
+        Why::Throttled | Why::Stopped => None,
+        Why::Lock if closed => None,
+        // Threads of one priority share a CPU: that is the host's load.
+        Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !own(cause.view, rival)) => Some(Severity::Low),
+        Why::NoCpu if matches!(cause.ending.end, End::Cpu(_)) => hops.then_some(Severity::High).or(Some(Severity::Medium)),
+        Why::Timer if hops => Some(Severity::Medium),
+        Why::Walks | Why::Grace | Why::Work | Why::EveryCpu | Why::Child | Why::Faults => Some(Severity::Medium),
+        Why::Device | Why::SlowSync if cause.ending.call.is_some_and(|c| crate::detect::syncs(cause.view.name(c))) => Some(Severity::Medium),
+        _ => Some(Severity::Low),
+    }
+}
