@@ -20,6 +20,11 @@ fn words(text: &str) -> usize {
     text.split_whitespace().count()
 }
 
+/// True for a headline of at most so many words.
+pub fn fits(text: &str) -> bool {
+    words(text) <= MOST_WORDS
+}
+
 /// At most [`MOST_WORDS`]: clauses at the end are left to the chain.
 fn headline(mut text: String) -> String {
     if words(&text) > MOST_WORDS {
@@ -90,6 +95,10 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         confirm,
         life: candidate.life,
         beyond: candidate.beyond,
-        after: if foreign { 2 } else { u8::from(candidate.aside) },
+        after: match (candidate.idle, foreign) {
+            (true, _) => 3,
+            (_, true) => 2,
+            _ => u8::from(candidate.aside),
+        },
     }
 }

@@ -91,7 +91,7 @@ fn polling_by_a_timer_is_told_without_a_sleeping_call() {
 #[test]
 fn burning_user_space_is_not_system_calls() {
     let result = only(Trace::rounds(100, |trace, _| trace.now += 300), "user-cpu");
-    says(&result, "user space 99 %");
+    says(&result, "outside calls 100 %: on a CPU 100 %");
 }
 
 #[test]
@@ -198,14 +198,14 @@ fn hand_over(trace: &mut Trace, delay: u64, work: impl FnOnce(&mut Trace)) {
 fn the_cause_is_found_in_the_thread_that_was_waited_for() {
     let burst = |trace: &mut Trace| (0..40).for_each(|_| trace.call("worker-200", WRITE, 2, 1));
     let result = only(Trace::rounds(100, |trace, _| hand_over(trace, 5, burst)), "unbatched");
-    says(&result, "worker (200): in write");
+    says(&result, "worker (200), waited for");
 }
 
 #[test]
 fn a_lock_that_is_held_is_waited_for() {
     let result = only(
         Trace::rounds(100, |trace, _| {
-            trace.event(1, VCPU, &format!("sys_enter: NR {FUTEX} (0, 0, 0, 0, 0, 0)"));
+            trace.event(1, VCPU, &format!("sys_enter: NR {FUTEX} (7f00, 80, 2, 0, 0, 0)"));
             trace.switch(1, VCPU, "S", "swapper/0-0");
             trace.event(400, "<idle>-0", "reschedule_entry: vector=253");
             trace.wake(1, "<idle>-0", VCPU);

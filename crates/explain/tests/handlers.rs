@@ -98,7 +98,10 @@ fn a_process_each_time_is_no_burst_of_its_calls() {
     for forks in [true, false] {
         let first = first(spawns(forks));
         assert_eq!(word(&first), "child-process", "{first:#?}");
-        assert!(first.summary.contains("true, started 40 times"), "{first:#?}");
+        assert!(
+            first.summary.contains("waits in") && first.summary.contains("true, started"),
+            "{first:#?}"
+        );
     }
 }
 

@@ -75,7 +75,8 @@ fn who_has_the_cpu_of_a_vcpu_is_told() {
             first.summary.contains("CPU 0/TCG") && first.summary.contains("gzip"),
             "{first:#?}"
         );
-        assert_eq!(first.severity, Severity::Medium, "{first:#?}");
+        // Threads of one priority share a CPU: that is the host's load.
+        assert_eq!(first.severity, Severity::Low, "{first:#?}");
     }
 }
 

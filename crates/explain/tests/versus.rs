@@ -94,7 +94,7 @@ fn others_that_have_the_cpu_now_and_then_are_not_the_cause() {
 
 /// Three in futex: two wait each time for the third, which lets `both` or one of them go on.
 fn met(both: bool) -> Trace {
-    const FUTEX: &str = "NR 202 (7f00, 0, 0, 0, 0, 0)";
+    const FUTEX: &str = "NR 202 (7f00, 80, 1, 0, 0, 0)";
     const NAMES: [&str; 3] = ["cut-20", "mix-21", "weld-22"];
     let [cut, mix, weld] = NAMES;
     let mut trace = Trace::new();

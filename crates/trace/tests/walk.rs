@@ -84,7 +84,12 @@ fn a_new_thread_runs_from_its_return_from_clone() {
         (10, 0, 100, enter),
         (15, 1, 200, Op::ThreadStart),
         (18, 0, 100, Op::SyscallExit { name: CLONE, returned: Some(200) }),
-        (25, 1, 200, Op::Switch { prev: 200, runnable: false, sleep: Sleep::Light, prio: None, next: 0 }),
+        (
+            25,
+            1,
+            200,
+            Op::Switch { prev: 200, runnable: false, sleep: Sleep::Light, prio: None, next: 0 },
+        ),
     ]);
     assert!(told.spans.contains(&(200, State::User, 10)), "{:?}", told.spans);
     assert!(told.spans.contains(&(100, State::Kernel, 8)), "{:?}", told.spans);

@@ -1,8 +1,8 @@
 //! Whose time is explained, and why theirs.
 
-use crate::diagnose::partner as closed;
 use super::view::LEAST_COUNT;
 use super::View;
+use crate::diagnose::partner as closed;
 use crate::evidence::tree::Frame;
 use crate::result::Followed;
 use vmeter_render::quantity::{brief_percent, grouped};

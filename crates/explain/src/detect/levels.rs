@@ -196,14 +196,21 @@ impl Level {
         let mut first: Vec<(u64, GroupId)> =
             self.preempted.iter().map(|(group, sum)| (sum.ticks, *group)).collect();
         first.sort_unstable();
-        let Some((ticks, rival)) = by.iter().map(|(group, ticks)| (*ticks, *group)).max() else { return };
-        let near = |group: GroupId| Some(group) == own || path.contains(&group)
-            || self.wakers().iter().any(|(waker, _)| *waker == group);
+        let Some((ticks, rival)) = by.iter().map(|(group, ticks)| (*ticks, *group)).max() else {
+            return;
+        };
+        let near = |group: GroupId| {
+            Some(group) == own
+                || path.contains(&group)
+                || self.wakers().iter().any(|(waker, _)| *waker == group)
+        };
         if near(rival) && ticks * 2 >= all {
             self.no_cpu = NoCpu::Path(rival);
         } else if let Some((_, group)) = first.last().filter(|(ticks, _)| *ticks * 2 >= all) {
             self.no_cpu = NoCpu::Preempted(*group);
-        } else if ticks as f64 >= ONE * all as f64 && view.belongs(own, rival, all * 2 >= self.all.ticks) {
+        } else if ticks as f64 >= ONE * all as f64
+            && view.belongs(own, rival, all * 2 >= self.all.ticks)
+        {
             self.no_cpu = NoCpu::Shared(rival);
         }
     }

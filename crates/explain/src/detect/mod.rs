@@ -35,12 +35,12 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, Subject};
 use crate::kind::Why;
 use crate::result::{Link, Severity, Step};
+pub use busy::warnings as busy_host;
 pub use followed::followed;
 pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
-pub use busy::warnings as busy_host;
-pub use view::{View, LEAST_SHARE};
+pub use view::{Peers, View, LEAST_SHARE};
 pub use waits::{syncs, waits};
 
 /// What a detector has found.
@@ -78,8 +78,10 @@ pub struct Candidate {
     pub beyond: bool,
     /// It is about programs that the recording's maker did not start.
     pub foreign: bool,
-    /// Of those as severe it is told after others: every program begins like that.
+    /// Of those as severe it is told after others.
     pub aside: bool,
+    /// It computes or sleeps by itself: told last.
+    pub idle: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
 }

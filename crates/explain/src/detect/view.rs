@@ -1,9 +1,9 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
-use crate::diagnose::is_asked;
 use super::waits::waits;
 use super::Candidate;
-use crate::evidence::groups::GroupId;
+use crate::diagnose::is_asked;
+use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
 use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
@@ -36,6 +36,9 @@ pub const CAUSE: f64 = 0.3;
 pub const CAUSE_ALONE: f64 = 0.5;
 /// … and of the traced time.
 pub const SHARE_ALONE: f64 = 0.1;
+
+/// Threads of a name that have a vCPU's CPU in turn, from which they are the host's load.
+const FEW: u32 = 8;
 
 /// How a request compares with its peers.
 #[derive(Debug, Clone, Copy)]
@@ -100,18 +103,8 @@ impl<'a> View<'a> {
         let peers = BTreeMap::new();
         let tree = Cow::Borrowed(&evidence.tree);
         let (beyond, own) = (false, BTreeSet::new());
-        let mut view = View {
-            evidence,
-            sources,
-            devices,
-            comm,
-            clocks,
-            tick_s,
-            peers,
-            tree,
-            beyond,
-            own,
-        };
+        let mut view =
+            View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, beyond, own };
         view.peers = view.compare();
         view.own = match comm {
             Some(comm) => {
@@ -160,8 +153,11 @@ impl<'a> View<'a> {
         }
         let program = |group: &GroupId| evidence.own.contains(group);
         let both = own.is_some_and(|own| program(&own)) && program(&rival);
-        let single = evidence.groups.get(rival).is_some_and(|group| !group.many && group.born == 0);
-        both || single && most
+        let stays = evidence.groups.get(rival).is_some_and(|group| group.born == 0);
+        let single = evidence.groups.get(rival).is_some_and(|group| !group.many);
+        let vcpu = own.is_some_and(|own| is_vcpu_name(evidence.groups.name(own)));
+        let few = evidence.groups.get(rival).is_some_and(|group| group.members <= FEW);
+        both || stays && most && (single || vcpu && few)
     }
 
     /// True if the tree holds what is beyond a twin's only.

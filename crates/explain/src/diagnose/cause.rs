@@ -4,21 +4,21 @@ use super::end::{End, Ending};
 use super::locks;
 use super::path::{Edge, Hop, Path};
 use crate::detect::growth::series_grows;
-use crate::detect::{syncs, waits, View};
+use crate::detect::{syncs, Peers, View};
 use crate::evidence::groups::GroupId;
+use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
 use vmeter_render::quantity::grouped;
+use vmeter_trace::ops::Sign;
 
 /// What begins the names of the work functions of RCU and SRCU.
 const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
 /// The timers of TCP that a wait of so many seconds stands for (kernel: include/net/tcp.h,
 /// `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
-const TCP: [(f64, f64, &str); 2] = [
-    (0.038, 0.052, "TCP's delayed acknowledgement"),
-    (0.198, 0.23, "TCP's retransmission timer"),
-];
+const TCP: [(f64, f64, &str); 2] =
+    [(0.038, 0.052, "TCP's delayed acknowledgement"), (0.198, 0.23, "TCP's retransmission timer")];
 
 /// A path with its end, ready to be put in words.
 pub struct Cause<'a> {
@@ -61,8 +61,9 @@ impl<'a> Cause<'a> {
 
     /// The hop that waits for a lock, if there is one.
     pub fn lock(&self) -> Option<(usize, Hop)> {
-        let hops = (1..=self.path.doer).filter_map(|at| Some((at, self.path.hop(self.view, at)?)));
-        hops.into_iter().filter(|(_, hop)| hop.edge == Edge::Lock).last()
+        let hop = |at| Some((at, self.path.hop(self.view, at)?));
+        let hops = (1..=self.path.doer).filter_map(hop);
+        hops.rev().find(|(_, hop)| hop.edge == Edge::Lock)
     }
 
     /// Threads of the subject's own name that hold a lock in turn: in what call they wait for it, and
@@ -76,7 +77,9 @@ impl<'a> Cause<'a> {
 
     /// True if the subject starts processes, and waits for each.
     pub fn child(&self) -> bool {
-        (1..=self.path.doer).filter_map(|at| self.path.hop(self.view, at)).any(|h| h.edge == Edge::Child)
+        (1..=self.path.doer)
+            .filter_map(|at| self.path.hop(self.view, at))
+            .any(|h| h.edge == Edge::Child)
     }
 
     /// The doer computes for longer each time: at first and at the end, ticks.
@@ -104,9 +107,10 @@ impl<'a> Cause<'a> {
 
     fn tcp_timer(&self) -> Option<&'static str> {
         let Ending { ticks, count, call, .. } = self.ending;
+        // Others end by a time that they are given.
         let network = call.is_none_or(|call| {
             let name = self.name(call);
-            waits(name) && !name.contains("nanosleep") && !name.starts_with("futex")
+            name.starts_with("read") || name.starts_with("recv")
         });
         let each = self.view.seconds(ticks / count.max(1)).filter(|_| network)?;
         TCP.iter().find(|(from, to, _)| (*from..*to).contains(&each)).map(|(.., name)| *name)
@@ -120,11 +124,19 @@ impl<'a> Cause<'a> {
             End::Cpu(_) => Why::NoCpu,
             End::Quota => Why::Throttled,
             End::Stopped(_) => Why::Stopped,
-            End::User | End::Syscall | End::Work(_) | End::Faults | End::Crowd if self.child() => Why::Child,
+            End::User | End::Syscall | End::Work(_) | End::Faults | End::Crowd if self.child() => {
+                Why::Child
+            }
+            End::Timer if self.lock().is_some_and(|(_, hop)| self.is_surely(hop)) => Why::Lock,
             End::Timer => Why::Timer,
+            End::Held => Why::InCall,
             End::Network => Why::Network,
             End::Disk => Why::Device,
-            End::User | End::Syscall | End::Asleep | End::Peer(_) | End::Crowd if lock => Why::Lock,
+            End::User | End::Syscall | End::Asleep | End::Idle | End::Peer(_) | End::Crowd
+                if lock =>
+            {
+                Why::Lock
+            }
             End::Work(work) if is_grace(self.name(work)) => Why::Grace,
             End::Work(_) | End::Kernel(_) => Why::Work,
             End::User | End::Faults if self.growth().is_some() => Why::Walks,
@@ -137,10 +149,23 @@ impl<'a> Cause<'a> {
             End::User if !self.calls_seen() => Why::OnCpu,
             End::User | End::Guest => Why::Computes,
             End::Peer(_) => Why::HandOver,
-            End::Asleep if call.starts_with("futex") => Why::Lock,
-            End::Asleep => Why::Asleep,
+            End::Asleep if ["futex", "futex(lock)"].contains(&call) => Why::Lock,
+            End::Asleep | End::Idle => Why::Asleep,
             End::Crowd => Why::NoCpu,
         }
+    }
+
+    /// How a call of strace compares with others, if it is slower by far.
+    pub fn peers_of_call(&self) -> Option<&Peers> {
+        let call = self.ending.call.filter(|_| self.ending.end == End::InCall)?;
+        let key = Key { file: call.file, what: What::Call(call) };
+        self.view.peers(key).filter(|peers| peers.slow)
+    }
+
+    /// A lock by its call, and not by what its holder does.
+    fn is_surely(&self, hop: Hop) -> bool {
+        let name = hop.call.map_or("", |call| self.name(call));
+        name == "futex(lock)" || ["flock", "fcntl"].iter().any(|lock| name.starts_with(lock))
     }
 
     fn spins(&self) -> bool {
@@ -165,14 +190,19 @@ impl<'a> Cause<'a> {
             End::User if self.calls_seen() => "computes".into(),
             End::User => "is busy on a CPU".into(),
             End::Guest => "runs its guest".into(),
-            End::Faults => format!("takes {} page faults: it touches fresh memory", grouped(&count.to_string())),
+            End::Faults => format!(
+                "takes {} page faults: it touches fresh memory",
+                grouped(&count.to_string())
+            ),
             End::Syscall if self.spins() => format!("spins{inside} for a lock of the kernel"),
             End::Syscall => format!("is busy{inside}{}", self.and_waits()),
             End::InCall => format!("is{inside} for {} each time", self.each()),
             End::Work(work) => {
                 let grace = if is_grace(self.name(work)) { " (an RCU grace period)" } else { "" };
                 match kernel {
-                    Some(kernel) => format!("waits{inside} for {kernel} to run {}{grace}", self.name(work)),
+                    Some(kernel) => {
+                        format!("waits{inside} for {kernel} to run {}{grace}", self.name(work))
+                    }
                     None => format!("runs {}{grace}", self.name(work)),
                 }
             }
@@ -180,7 +210,9 @@ impl<'a> Cause<'a> {
             End::Cpu(rival) => {
                 let rival = view.threads(rival);
                 match kernel {
-                    Some(kernel) => format!("waits{inside} for {kernel}, which {rival} keeps off the CPU"),
+                    Some(kernel) => {
+                        format!("waits{inside} for {kernel}, which {rival} keeps off the CPU")
+                    }
                     None => format!("{rival} keeps off the CPU"),
                 }
             }
@@ -188,17 +220,70 @@ impl<'a> Cause<'a> {
             End::Quota => "is throttled: its cgroup's CPU quota (cpu.max) is used up".into(),
             End::Timer => match self.tcp_timer() {
                 Some(timer) => format!("waits{inside} for {}: {timer}", self.each()),
-                None => format!("sleeps{inside} until a timer fires, {} each time", self.each()),
+                None => {
+                    let name = call.map_or("", |call| self.name(call));
+                    let until = match name {
+                        "" => " until a timer fires",
+                        name if name.contains("nanosleep") => "",
+                        _ => " until its time is up",
+                    };
+                    match count {
+                        0 | 1 => format!("sleeps{inside}{until} for {}", self.each()),
+                        count => format!(
+                            "sleeps{inside}{until}, {} times, {} each",
+                            grouped(&count.to_string()),
+                            self.each()
+                        ),
+                    }
+                }
+            },
+            End::Disk if self.is_held_back() => {
+                format!("waits{inside} for the disk: its cgroup's I/O limit holds it back")
+            }
+            End::Disk if call.is_none() && self.calls_seen() => match self.reclaims() {
+                true => "waits for the disk in page faults: too little memory".into(),
+                false => "waits for the disk in page faults of a mapped file".into(),
             },
             End::Disk => match kernel {
                 Some(kernel) => format!("waits{inside} for the disk and {kernel}"),
                 None => format!("waits{inside} for the disk"),
             },
             End::Network => format!("waits{inside} for the network"),
-            End::Stopped(by) => format!("is stopped by a signal until {} continues it", view.threads(by)),
-            End::Peer(peer) => format!("waits{inside} for {}, {} times", view.threads(peer), grouped(&count.to_string())),
-            End::Asleep => format!("sleeps{inside}; what wakes it is not recorded"),
+            End::Stopped(by) => {
+                format!("is stopped by a signal until {} continues it", view.threads(by))
+            }
+            End::Peer(peer) => format!(
+                "waits{inside} for {}, {} times",
+                view.threads(peer),
+                grouped(&count.to_string())
+            ),
+            End::Held => match call {
+                Some(call) => format!("lets it go on by {}", self.name(call)),
+                None => "lets it go on; what it did meanwhile is not recorded".into(),
+            },
+            End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
         }
+    }
+
+    /// In most of its waits for a disk the kernel let requests go that an I/O limit had held back.
+    fn is_held_back(&self) -> bool {
+        let who = self.path.group_at(self.view, self.path.doer);
+        let held = who.and_then(|who| self.view.evidence.held_back.get(&who));
+        held.is_some_and(|(_, ticks)| ticks.saturating_mul(2) >= self.ending.ticks)
+    }
+
+    /// The kernel takes memory back in the name of the doer.
+    fn reclaims(&self) -> bool {
+        let who = self.path.group_at(self.view, self.path.doer);
+        let ledger = &self.view.evidence.ledger;
+        let pressure = ledger.provoked.iter().any(|((by, _, work), made)| {
+            Some(*by) == who && made.count >= 20 && self.name(*work) == "vmpressure_work_fn"
+        });
+        pressure
+            || ledger.signs.iter().any(|((by, sign), seen)| {
+                let reclaim = matches!(sign, Sign::Reclaim | Sign::CgroupReclaim);
+                reclaim && seen.count >= 20 && by.map(|(group, _)| group) == who
+            })
     }
 
     /// Threads of the kernel that are waited for as well, for a tenth of the time.
@@ -213,7 +298,9 @@ impl<'a> Cause<'a> {
     /// What a thread of its own does that nobody else is named for.
     fn tail_of_subject(&self) -> String {
         match (self.ending.end, self.path.workers()) {
-            (End::Cpu(rival), None) => format!("has no CPU, which {} has", self.view.threads(rival)),
+            (End::Cpu(rival), None) => {
+                format!("has no CPU, which {} has", self.view.threads(rival))
+            }
             _ => self.tail(),
         }
     }
@@ -224,25 +311,41 @@ impl<'a> Cause<'a> {
         let subject = view.frame(path.root);
         let Some(doer) = self.doer() else {
             return match self.convoy() {
-                Some((call, _)) => format!("{subject} wait{} for a lock that one of them holds, which {}", self.inside(call), self.tail()),
+                Some((call, _)) => format!(
+                    "{subject} wait{} for a lock that one of them holds, which {}",
+                    self.inside(call),
+                    self.tail()
+                ),
                 None => format!("{subject} {}", self.tail_of_subject()),
             };
         };
         let inside = self.inside(self.hop.and_then(|hop| hop.call));
         let who = view.threads(doer);
         if self.child() && self.why() == Why::Child {
-            let count = self.last_hop.map_or(0, |hop| hop.count);
-            return format!("{subject} starts a process and waits{inside} for it, {} times: {who}", grouped(&count.to_string()));
+            let born = view.evidence.groups.get(doer).map_or(0, |group| u64::from(group.born));
+            let count = self.last_hop.map_or(0, |hop| hop.count).max(born);
+            return format!(
+                "{subject} waits{inside} for {who}, started {} times",
+                grouped(&count.to_string())
+            );
         }
         let same = path.group_at(view, 0) == Some(doer) && matches!(path.root, Frame::Life(_));
         let who = if same { "another of them".to_string() } else { who };
         match self.lock() {
             Some((at, hop)) => {
-                let holder = path.levels.get(at).and_then(|l| l.who).map_or(String::new(), |w| view.threads(w));
+                let holder = path
+                    .levels
+                    .get(at)
+                    .and_then(|l| l.who)
+                    .map_or(String::new(), |w| view.threads(w));
                 let inside = self.inside(hop.call.or(self.hop.and_then(|hop| hop.call)));
                 let holder = if same { who.clone() } else { holder };
-                let further = if at < path.doer { format!(" and waits for {who}") } else { String::new() };
-                format!("{subject} waits{inside} for a lock that {holder} holds{further}, which {}", self.tail())
+                let further =
+                    if at < path.doer { format!(" and waits for {who}") } else { String::new() };
+                format!(
+                    "{subject} waits{inside} for a lock that {holder} holds{further}, which {}",
+                    self.tail()
+                )
             }
             None => format!("{subject} waits{inside} for {who}, which {}", self.tail()),
         }
@@ -276,6 +379,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Timer, _) if cause.tcp_timer().is_some() => (
             "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
             "strace -f -T -e trace=network,read,write -p PID"),
+        (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),

@@ -10,6 +10,11 @@ use std::collections::BTreeMap;
 
 /// Share of a level's time in one call that does not wait by design, from which that call is what it does.
 const CALL: f64 = 0.5;
+/// A part of a level's time, without and with what idles, that is a cause at all.
+const LEAST: u64 = 4;
+const OF_ALL: u64 = 20;
+/// Share of the traced time from which a wait is told though what the other did is not recorded.
+const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
@@ -46,8 +51,12 @@ pub enum End {
     Stopped(GroupId),
     /// It waits for another and that one for it, back and forth.
     Peer(GroupId),
-    /// Asleep; who ends that is not recorded.
+    /// Until another lets it go on; what that one did meanwhile is not recorded.
+    Held,
+    /// Asleep; what ends that is not recorded.
     Asleep,
+    /// The same of a subject, in a call that waits by design: it may idle.
+    Idle,
 }
 
 /// An end with its figures.
@@ -68,6 +77,21 @@ type Parts = BTreeMap<(Option<Sym>, End), Sum>;
 /// Where a path ends.
 pub fn ending(view: &View<'_>, path: &Path) -> Ending {
     let last = path.last();
+    let unknown = last.ticks(|_, state| state == Frame::Unknown);
+    let kernel = last.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+    let held = || {
+        let hop = path.hop(view, path.levels.len() - 1);
+        let waits = hop.and_then(|hop| hop.call).is_none_or(|call| waits(view.name(call)));
+        !waits && view.share(last.all.ticks) >= ONCE
+    };
+    if path.levels.len() > 1 && !kernel && unknown.saturating_mul(2) >= last.all.ticks && held() {
+        let hop = path.hop(view, path.levels.len() - 1);
+        let (who, waiter) = (last.who, path.group_at(view, path.levels.len() - 2));
+        let call =
+            who.zip(waiter).and_then(|(by, whom)| view.evidence.ledger.let_go(by, whom, |_| true));
+        let count = hop.map_or(0, |hop| hop.count);
+        return Ending { end: End::Held, call, ticks: last.all.ticks, count };
+    }
     let mut own = of_level(view, path, path.levels.len() - 1);
     let Some(workers) = path.workers() else { return own };
     // Below the doer there are threads of the kernel: what they do is done in the doer's call.
@@ -87,7 +111,8 @@ pub fn ending(view: &View<'_>, path: &Path) -> Ending {
     if own.end != End::Quota && !matches!(own.end, End::Cpu(_)) {
         // All of the call is for what the kernel does in it.
         let doing = path.doing();
-        let whole = call.and_then(|call| doing.calls.get(&Some(Frame::Call(call))).map(|sum| sum.ticks));
+        let whole =
+            call.and_then(|call| doing.calls.get(&Some(Frame::Call(call))).map(|sum| sum.ticks));
         let waited = path.levels.get(path.doer + 1).map_or(last.all.ticks, |level| level.all.ticks);
         own.ticks = whole.unwrap_or(waited).max(own.ticks).min(doing.all.ticks);
         own.count = hop.map_or(own.count, |hop| hop.count);
@@ -104,7 +129,9 @@ fn work(path: &Path) -> Option<Sym> {
             Some(Frame::Work(work)) => Some((work, sum)),
             _ => None,
         });
-        works.find(|(_, sum)| sum.ticks * 5 >= level.all.ticks || sum.count >= 10).map(|(work, _)| work)
+        works
+            .find(|(_, sum)| sum.ticks * 5 >= level.all.ticks || sum.count >= 10)
+            .map(|(work, _)| work)
     })
 }
 
@@ -135,12 +162,14 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         }
         ends
     };
-    let vague = |end: &End| *end == End::Crowd;
+    let vague = |end: &End| matches!(end, End::Crowd | End::Idle);
     let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
     let known = level.all.ticks.saturating_sub(unknown).saturating_sub(crowd);
     let most = |ends: BTreeMap<End, (u64, u64)>| {
-        let clear = ends.iter().filter(|(end, (ticks, _))| !vague(end) && *ticks * 4 >= known);
+        let much =
+            |ticks: u64| ticks * LEAST >= known && ticks * OF_ALL >= level.all.ticks - unknown;
+        let clear = ends.iter().filter(|(end, (ticks, _))| !vague(end) && much(*ticks));
         let clear = clear.max_by_key(|(_, (ticks, _))| *ticks).map(|(e, s)| (*e, *s));
         clear.or_else(|| ends.into_iter().max_by_key(|(_, (ticks, _))| *ticks))
     };
@@ -148,12 +177,23 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         let ends = by_end(Some(call), true);
         let inside = most(ends).map_or((End::Syscall, (sum.ticks, sum.count)), |end| end);
         let end = match inside.0 {
-            _ if syncs(view.name(call)) && !matches!(inside.0, End::Cpu(_) | End::Quota) => End::Disk,
+            _ if syncs(view.name(call)) && !matches!(inside.0, End::Cpu(_) | End::Quota) => {
+                End::Disk
+            }
             End::User => End::Syscall,
-            End::Asleep if !view.evidence.runs_seen() => End::InCall,
+            End::Asleep if view.evidence.only_calls => End::InCall,
             end => end,
         };
-        let whole = matches!(end, End::Syscall | End::Disk | End::Network | End::Work(_) | End::Kernel(_) | End::Asleep | End::InCall);
+        let whole = matches!(
+            end,
+            End::Syscall
+                | End::Disk
+                | End::Network
+                | End::Work(_)
+                | End::Kernel(_)
+                | End::Asleep
+                | End::InCall
+        );
         let (ticks, count) = if whole { (sum.ticks, sum.count) } else { inside.1 };
         return Ending { end, call: Some(call), ticks, count };
     }
@@ -163,7 +203,12 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
     let call = call.filter(|_| !matches!(end, End::User | End::Guest));
     let mut ending = Ending { end, call, ticks, count };
     if end == End::User {
-        let faults: u64 = level.parts.iter().filter(|((_, s), _)| *s == Frame::Faults).map(|(_, s)| s.count).sum();
+        let faults: u64 = level
+            .parts
+            .iter()
+            .filter(|((_, s), _)| *s == Frame::Faults)
+            .map(|(_, s)| s.count)
+            .sum();
         let each = view.seconds(ticks / faults.max(1));
         if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) {
             (ending.end, ending.count) = (End::Faults, faults);
@@ -203,6 +248,7 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             (Frame::Stopped(by), _) => End::Stopped(by),
             (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
             (Frame::Waker(by), _) => End::Peer(by),
+            _ if at == 0 && path.root.life().is_some() && waits(name) => End::Idle,
             _ => End::Asleep,
         };
         let call = match call {

@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::path::Path;
-use crate::detect::levels::{Doing, Level, Sum};
+use crate::detect::levels::{Doing, Level, NoCpu, Sum};
 use crate::detect::View;
 use crate::evidence::tree::Frame;
 use crate::result::{Link, Step};
@@ -96,7 +96,8 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &Level) -> Link {
     words.extend(missing(view, path, level));
     if level.assumed.ticks > 0 {
         let time = view.time(level.assumed.ticks as f64);
-        words.push(format!("what ended {time} of that is not recorded: taken to be as where it is"));
+        words
+            .push(format!("what ended {time} of that is not recorded: taken to be as where it is"));
     }
     let time = view.time(whole as f64);
     let role = match (at, view.is_beyond(), path.root) {
@@ -141,11 +142,17 @@ pub fn file_of(view: &View<'_>, root: Frame) -> u16 {
 
 /// What a level does, by its calls.
 fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
-    let whole = level.all.ticks.max(1);
+    // Time that the host's other load had the CPU is left out.
+    let crowd = |state: Frame| state == Frame::NoCpu && level.no_cpu == NoCpu::Crowd;
+    let noise = level.ticks(|_, state| crowd(state));
+    let whole = level.all.ticks.saturating_sub(noise).max(1);
     let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
-    parts.retain(|(_, sum)| sum.ticks * 20 >= whole);
+    parts.retain(|((_, state), sum)| sum.ticks * 20 >= whole && !crowd(*state));
     let calls = Level::sorted(&level.calls);
     let much = calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3);
+    let left_out = (noise * 20 >= level.all.ticks).then(|| {
+        format!("left out: {} in which other programs had the CPU", view.time(noise as f64))
+    });
     let words = much.map(|(call, sum)| {
         let name = call.map_or("outside calls".to_string(), |call| view.frame(call));
         let share = brief_percent(sum.ticks as f64 / whole as f64);
@@ -162,5 +169,5 @@ fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
             .collect();
         format!("{name} {share}{times}: {}", inside.join(", "))
     });
-    words.collect()
+    words.chain(left_out).collect()
 }

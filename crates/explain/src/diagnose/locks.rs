@@ -10,13 +10,11 @@ use vmeter_trace::ops::Lock;
 const FEWEST: u64 = 3;
 
 /// The lock of the kernel that most of a level's waiting for a group is for.
-pub fn known(
-    view: &View<'_>,
-    via: &Level,
-    (waiter, who): (GroupId, GroupId),
-) -> Option<Lock> {
+pub fn known(view: &View<'_>, via: &Level, (waiter, who): (GroupId, GroupId)) -> Option<Lock> {
     let waiting = via.ticks(|_, state| state == Frame::Waker(who));
-    most(view, waiter).filter(|(_, count, ticks)| *count >= FEWEST && ticks * 2 >= waiting).map(|(kind, ..)| kind)
+    most(view, waiter)
+        .filter(|(_, count, ticks)| *count >= FEWEST && ticks * 2 >= waiting)
+        .map(|(kind, ..)| kind)
 }
 
 /// The spinlock that threads of a name are on a CPU for, most of the time that they are on one.

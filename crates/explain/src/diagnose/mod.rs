@@ -12,16 +12,17 @@ mod path;
 mod severity;
 mod subjects;
 
-use crate::detect::{outlier, Candidate, View, DETECTORS, LEAST_SHARE};
+use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::rank;
 use crate::result::{Finding, Severity};
 use cause::Cause;
 use end::{ending, End};
+pub use path::grown_call;
 use path::Path;
 pub use subjects::{is_asked, partner};
-pub use path::grown_call;
+use vmeter_render::quantity::three_digits;
 
 /// Most findings.
 const MOST: usize = 12;
@@ -57,7 +58,8 @@ impl Told {
 
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
-    let mut told: Vec<Told> = subjects::subjects(view).into_iter().filter_map(|s| tell(view, s)).collect();
+    let mut told: Vec<Told> =
+        subjects::subjects(view).into_iter().filter_map(|s| tell(view, s)).collect();
     let patterns = patterns(view);
     for pattern in patterns {
         overlay(view, &mut told, pattern);
@@ -75,7 +77,7 @@ fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
     let ending = ending(view, &path);
     let cause = Cause::of(view, &path, ending);
     let weight = severity::weigh(&cause)?;
-    let words = cause.words();
+    let mut words = cause.words();
     let key = match root {
         Frame::Request(key) => Some(key),
         _ => None,
@@ -86,6 +88,9 @@ fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
     let at = chain.len().min(1);
     if let Some(head) = head {
         chain.splice(at..at, head.chain);
+    }
+    if let Some(peers) = peers.or_else(|| cause.peers_of_call()) {
+        words.summary = beside_peers(words.summary, peers, key.is_none());
     }
     let saving = peers.map_or(weight.saving, |peers| peers.excess.max(weight.saving));
     let candidate = Candidate {
@@ -106,6 +111,7 @@ fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
         beyond: view.is_beyond() && root.life().is_some(),
         foreign: root.life().is_some_and(|group| view.is_foreign(group)),
         aside: weight.aside,
+        idle: weight.idle,
         ..Candidate::default()
     };
     let who = path.group_at(view, path.doer);
@@ -120,7 +126,15 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
         let Candidate { foreign, aside, saving, .. } = told.candidate;
-        (foreign, Reverse(request), Reverse(told.firm), Reverse(told.severity(view)), aside, Reverse(told.hops), Reverse(saving))
+        (
+            foreign,
+            Reverse(request),
+            Reverse(told.firm),
+            Reverse(told.severity(view)),
+            aside,
+            Reverse(told.hops),
+            Reverse(saving),
+        )
     });
     let mut kept: Vec<Told> = Vec::new();
     for one in told {
@@ -137,14 +151,37 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
         return Vec::new();
     }
     const KEPT: [Why; 14] = [
-        Why::EveryCpu, Why::Grows, Why::Burst, Why::Reclaim, Why::Dirty, Why::SentAgain, Why::HandOver, Why::Herd,
-        Why::Accesses, Why::DeviceModel, Why::LogStands, Why::Logged, Why::Signals, Why::Gap,
+        Why::EveryCpu,
+        Why::Grows,
+        Why::Burst,
+        Why::Reclaim,
+        Why::Dirty,
+        Why::SentAgain,
+        Why::HandOver,
+        Why::Herd,
+        Why::Accesses,
+        Why::DeviceModel,
+        Why::LogStands,
+        Why::Logged,
+        Why::Signals,
+        Why::Gap,
     ];
     let strace = !view.evidence.runs_seen();
     let all = DETECTORS.iter().flat_map(|detector| detector.detect(view));
-    let all = all.filter(|c| KEPT.contains(&c.why) || strace && c.why != Why::Outlier || c.why == Why::Throttled);
+    let all = all.filter(|c| {
+        KEPT.contains(&c.why) || strace && c.why != Why::Outlier || c.why == Why::Throttled
+    });
+    let about = |c: &Candidate| {
+        let own = view.own().into_iter().flatten();
+        let own = own.map(|group| view.threads(*group)).collect::<Vec<_>>();
+        !view.is_about_one() || c.key.is_some() || own.contains(&c.subject)
+    };
+    let all = all.filter(about);
     let foreign = |c: &Candidate| c.foreign || c.whose.is_some_and(|who| view.is_foreign(who));
-    all.filter(|c| !foreign(c) && view.share(c.saving) >= LEAST_SHARE).collect()
+    let mut all: Vec<Candidate> =
+        all.filter(|c| !foreign(c) && view.share(c.saving) >= LEAST_SHARE).collect();
+    all.sort_by_key(|c| (c.why.modifier().is_none(), std::cmp::Reverse(c.saving)));
+    all
 }
 
 /// A pattern is about a subject: it takes the place of what is said of that one if it explains half as
@@ -158,7 +195,13 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
         Some(root) => one.root == root,
         None => one.candidate.subject == pattern.subject,
     };
-    let fresh = |candidate: Candidate| Told { root: root.unwrap_or(Frame::Unknown), end: (None, End::Asleep, None), hops: 0, firm: true, candidate };
+    let fresh = |candidate: Candidate| Told {
+        root: root.unwrap_or(Frame::Unknown),
+        end: (None, End::Asleep, None),
+        hops: 0,
+        firm: true,
+        candidate,
+    };
     match told.iter().position(same) {
         None => {
             pattern.key = None;
@@ -166,7 +209,17 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
         }
         Some(at) => {
             let one = &mut told[at];
-            let ends = one.candidate.why.is_end() || one.candidate.why.is_no_cpu() || matches!(one.candidate.why, Why::Stopped | Why::Timer);
+            if pattern.why == Why::Gap {
+                return stall(view, told, at, pattern);
+            }
+            if one.end.0.is_none() && one.end.1 == End::Asleep {
+                // Another pattern of the same.
+                one.candidate.chain.extend(pattern.chain);
+                return;
+            }
+            let ends = one.candidate.why.is_end()
+                || one.candidate.why.is_no_cpu()
+                || matches!(one.candidate.why, Why::Stopped | Why::Timer);
             let little = pattern.saving.saturating_mul(2) < one.candidate.saving;
             let severity = |c: &Candidate| {
                 let most = c.at_most.unwrap_or(Severity::High);
@@ -177,7 +230,9 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
                 told.push(fresh(pattern));
                 return;
             }
-            if little || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver | Why::Gap) {
+            if little
+                || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver | Why::Gap)
+            {
                 one.candidate.chain.extend(pattern.chain);
                 return;
             }
@@ -187,5 +242,36 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
             pattern.life = one.candidate.life;
             one.candidate = pattern;
         }
+    }
+}
+
+/// A single long stretch of what else is explained: if it is most of that, the explanation keeps the rest.
+fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, mut pattern: Candidate) {
+    let rule = &mut told[at].candidate;
+    if pattern.saving.saturating_mul(2) < rule.saving {
+        return;
+    }
+    rule.saving = rule.saving.saturating_sub(pattern.saving);
+    let root = told[at].root;
+    if view.share(told[at].candidate.saving) < LEAST_SHARE {
+        told.remove(at);
+    }
+    pattern.key = None;
+    told.push(Told {
+        root,
+        candidate: pattern,
+        end: (None, End::Asleep, None),
+        hops: 0,
+        firm: true,
+    });
+}
+
+/// How much slower it is than its peers, where there is room for that.
+fn beside_peers(summary: String, peers: &Peers, calls: bool) -> String {
+    let whom = if calls { "other calls" } else { "its peers" };
+    let longer = format!("{summary}, {}× as slow as {whom}", three_digits(peers.ratio));
+    match rank::fits(&longer) {
+        true => longer,
+        false => summary,
     }
 }

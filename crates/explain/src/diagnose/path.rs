@@ -103,7 +103,8 @@ impl Path {
     }
 
     fn edge(&self, view: &View<'_>, at: usize, call: Option<Sym>, count: u64) -> Edge {
-        let (Some(waiter), Some(who)) = (self.group_at(view, at - 1), self.group_at(view, at)) else {
+        let (Some(waiter), Some(who)) = (self.group_at(view, at - 1), self.group_at(view, at))
+        else {
             return Edge::Asked;
         };
         let evidence = view.evidence;
@@ -149,9 +150,6 @@ impl Path {
         if view.evidence.groups.is_kernel(who) {
             return false;
         }
-        if name.is_empty() {
-            return waiter == who && !view.evidence.seen_anywhere().syscalls;
-        }
         match name {
             "futex(lock)" => return true,
             "futex(wait)" => return false,
@@ -181,8 +179,7 @@ impl Path {
         let kernel = !name.is_empty() && !waits(name);
         let lock = name == "futex(lock)"
             || user && lets_go(view, (own, own), name) && !self.is_barrier(view, own, name)
-            || kernel
-            || name.is_empty() && !view.evidence.seen_anywhere().syscalls;
+            || kernel;
         let call = match call {
             Some(Frame::Call(call)) => Some(call),
             _ => None,
@@ -193,7 +190,8 @@ impl Path {
     fn is_barrier(&self, view: &View<'_>, who: GroupId, name: &str) -> bool {
         let ledger = &view.evidence.ledger;
         let same = |sym: Sym| view.name(sym) == name;
-        let wakes = ledger.wakes.iter().filter(|((by, call, _), _)| *by == who && call.is_some_and(same));
+        let wakes =
+            ledger.wakes.iter().filter(|((by, call, _), _)| *by == who && call.is_some_and(same));
         let woken: u64 = wakes.map(|(_, wakes)| wakes.wakes).sum();
         let own = ledger.calls.iter().filter(|((by, call), _)| *by == who && same(*call));
         let calls: u64 = own.map(|(_, calls)| calls.count).sum();
@@ -225,11 +223,13 @@ fn does_something(view: &View<'_>, level: &Level) -> bool {
     let idle = |call: Option<Frame>| {
         call.is_some_and(|call| {
             let name = view.frame_name(call);
-            waits(name) && !LOCKS.iter().any(|lock| name.starts_with(lock))
+            waits(name)
+                && !LOCKS.iter().any(|lock| name.starts_with(lock))
                 && !name.contains("nanosleep")
         })
     };
-    let idles = level.ticks(|call, state| idle(call) && !matches!(state, Frame::Runs | Frame::NoCpu));
+    let idles =
+        level.ticks(|call, state| idle(call) && !matches!(state, Frame::Runs | Frame::NoCpu));
     let known = level.all.ticks.saturating_sub(level.noise());
     idles * 2 < known.max(1)
 }

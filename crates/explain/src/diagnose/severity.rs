@@ -6,6 +6,7 @@ use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
 use crate::detect::{waits, View};
+use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
@@ -30,6 +31,8 @@ pub struct Weight {
     pub at_most: Option<Severity>,
     /// Others as severe go first.
     pub aside: bool,
+    /// It computes or sleeps by itself.
+    pub idle: bool,
     /// The subject has asked for what it waits for, or wants a lock.
     pub firm: bool,
 }
@@ -48,10 +51,21 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
                 true => share >= SHARE || path.doer > 0,
                 false => subject.timed >= 20 && share >= ALONE.0 && view.share(saving) >= ALONE.1,
             };
-            let busy = matches!(cause.ending.end, End::Crowd);
+            // Of one that is like its peers, only a wait for somebody or something is told.
+            let busy = match cause.ending.end {
+                End::Crowd => true,
+                End::User | End::Asleep | End::Peer(_) | End::Syscall => !slow && path.doer == 0,
+                _ => false,
+            };
             let computes = matches!(cause.why(), Why::Computes | Why::OnCpu);
             let at_most = if slow && !computes { None } else { cap(cause, true) };
-            (tells && !busy && !idle_guest(cause)).then_some(Weight { saving, at_most, aside: false, firm: true })
+            (tells && !busy && !idle_guest(cause)).then_some(Weight {
+                saving,
+                at_most,
+                aside: false,
+                idle: false,
+                firm: true,
+            })
         }
         _ => thread(cause, saving),
     }
@@ -66,7 +80,9 @@ fn saving(cause: &Cause<'_>) -> u64 {
     let path = cause.path;
     let whole = match (cause.why(), cause.lock()) {
         (Why::Lock, Some((_, hop))) => hop.ticks,
-        (Why::Lock, None) => cause.convoy().map_or(cause.ending.ticks, |(_, ticks)| ticks.max(cause.ending.ticks)),
+        (Why::Lock, None) => {
+            cause.convoy().map_or(cause.ending.ticks, |(_, ticks)| ticks.max(cause.ending.ticks))
+        }
         (Why::Child, _) => cause.hop.map_or(0, |hop| hop.ticks),
         _ => cause.ending.ticks,
     };
@@ -87,24 +103,52 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     if cause.ending.end == End::Guest || view.share(saving) < 0.02 || saving * 10 < path.total() {
         return None;
     }
-    let asked = named || view.evidence.own.contains(&group) && view.evidence.named;
+    let guest = view.times_requests() && vcpu && !named;
+    let kvm = ["", "KVM_RUN"];
+    let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
+    let waits_in = waits_in.map_or("", |call| view.name(call));
+    let naps = alone && waits_in.contains("nanosleep");
+    if guest
+        && !naps
+        && !kvm.contains(&waits_in)
+        && !matches!(cause.ending.end, End::Cpu(_) | End::Quota | End::Stopped(_))
+    {
+        // What it waits for in a request, the request tells.
+        return None;
+    }
+    let partial = view.evidence.ends.any_gaps();
+    let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
     let convoy = cause.convoy().is_some();
     let waits_by_design = cause.ending.call.is_none_or(|call| waits(view.name(call)));
     let call = cause.ending.call.map_or("", |call| view.name(call));
-    let says_little = why != Why::Walks && match cause.ending.end {
-        End::User | End::Crowd | End::Peer(_) => true,
-        End::Timer if vcpu && call.contains("nanosleep") => false,
-        End::Timer | End::Asleep | End::Network => waits_by_design,
-        End::Cpu(_) => !vcpu,
-        _ => false,
-    };
-    let strace = !view.evidence.runs_seen();
-    let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Asleep | End::Peer(_)));
+    let says_little = why != Why::Walks
+        && match cause.ending.end {
+            End::User | End::Crowd | End::Peer(_) | End::Idle => true,
+            End::Timer if vcpu && call.contains("nanosleep") => false,
+            End::Timer | End::Asleep | End::Network => waits_by_design,
+            End::Cpu(_) => !vcpu,
+            _ => false,
+        };
+    let strace = view.evidence.only_calls;
+    if strace && cause.ending.end == End::Idle || strace && alone && cause.ending.end == End::User {
+        // Between two calls is strace's own time, too.
+        return None;
+    }
+    if cause.ending.end == End::InCall && alone && !named && !slow_call(cause) {
+        return None;
+    }
+    let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
     if alone && !convoy && says_little && !asked {
         // It computes or idles, and waits for nobody.
         return None;
     }
-    if alone && vcpu && !named && matches!(cause.ending.end, End::Timer | End::Disk | End::Asleep | End::Network)
+    if alone
+        && vcpu
+        && !named
+        && matches!(
+            cause.ending.end,
+            End::Timer | End::Disk | End::Asleep | End::Idle | End::Network
+        )
         && (call.is_empty() || call == "KVM_RUN")
     {
         // Its guest idles.
@@ -116,16 +160,22 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
-    let seldom = (!alone || path.workers().is_some()) && waits_for < LEAST && view.share(saving) < ONCE;
+    let seldom =
+        (!alone || path.workers().is_some()) && waits_for < LEAST && view.share(saving) < ONCE;
     let idles = idles(view, cause);
     let joins = edge == Some(Edge::Join);
-    let own_kernel = alone && matches!(why, Why::Work | Why::Grace) ;
+    let own_kernel = alone && matches!(why, Why::Work | Why::Grace);
     let lone = closed < CLOSED && !own_kernel && !convoy && edge != Some(Edge::Lock);
-    let kept = (matches!(cause.ending.end, End::Quota | End::Stopped(_)) || firm && matches!(cause.ending.end, End::Cpu(_))) && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
+    // It asks one that is known, which does not answer: `poll (DNS server 10.0.0.1)`.
+    let unanswered = why == Why::Timer && call.contains(" (");
+    let kept = unanswered
+        || (matches!(cause.ending.end, End::Quota | End::Stopped(_))
+            || firm && matches!(cause.ending.end, End::Cpu(_)))
+            && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
     if ((lone || joins) && !kept && why != Why::Walks || seldom) && !named {
         at_most = Some(Severity::Low);
     }
-    let pause = why == Why::Timer && is_pause(cause);
+    let pause = !unanswered && why == Why::Timer && is_pause(cause);
     if joins || idles && !kept || pause && !named && !vcpu {
         at_most = Some(Severity::Low);
     }
@@ -133,8 +183,10 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What ends a wait is inferred.
         at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
-    let aside = !firm || joins || idles && !kept || seldom || view.own().is_none() && closed < CLOSED;
-    Some(Weight { saving, at_most, aside, firm })
+    let aside =
+        !firm || joins || idles && !kept || seldom || view.own().is_none() && closed < CLOSED;
+    let idle = alone && !convoy && says_little;
+    Some(Weight { saving, at_most, aside, idle, firm })
 }
 
 /// A guest that idles waits for a kick of its VMM, whose loop waits until a timer fires.
@@ -159,9 +211,20 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     }
     let call = cause.ending.call.map_or("", |call| view.name(call));
     match cause.hop {
-        None => matches!(cause.ending.end, End::Timer | End::Asleep | End::Network) && (call.is_empty() || waits(call)),
+        None => {
+            matches!(cause.ending.end, End::Timer | End::Asleep | End::Idle | End::Network)
+                && (call.is_empty() || waits(call))
+        }
         Some(hop) => hop.edge == Edge::Idle,
     }
+}
+
+/// A call of strace that has data on a disk, or takes several times as long as others.
+fn slow_call(cause: &Cause<'_>) -> bool {
+    let view = cause.view;
+    let Some(call) = cause.ending.call else { return false };
+    let key = Key { file: call.file, what: What::Call(call) };
+    crate::detect::syncs(view.name(call)) || view.peers(key).is_none_or(|peers| peers.slow)
 }
 
 fn own(view: &View<'_>, group: crate::evidence::groups::GroupId) -> bool {
@@ -175,11 +238,26 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
         Why::Throttled | Why::Stopped => None,
         Why::Lock if closed => None,
         // Threads of one priority share a CPU: that is the host's load.
-        Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !own(cause.view, rival)) => Some(Severity::Low),
-        Why::NoCpu if matches!(cause.ending.end, End::Cpu(_)) => hops.then_some(Severity::High).or(Some(Severity::Medium)),
-        Why::Timer if hops => Some(Severity::Medium),
-        Why::Walks | Why::Grace | Why::Work | Why::EveryCpu | Why::Child | Why::Faults => Some(Severity::Medium),
-        Why::Device | Why::SlowSync if cause.ending.call.is_some_and(|c| crate::detect::syncs(cause.view.name(c))) => Some(Severity::Medium),
+        Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !own(cause.view, rival)) => {
+            Some(Severity::Low)
+        }
+        Why::NoCpu if matches!(cause.ending.end, End::Cpu(_)) => {
+            hops.then_some(Severity::High).or(Some(Severity::Medium))
+        }
+        Why::Timer
+            if hops
+                || cause.ending.call.is_some_and(|call| cause.view.name(call).contains(" (")) =>
+        {
+            Some(Severity::Medium)
+        }
+        Why::Walks | Why::Grace | Why::Work | Why::EveryCpu | Why::Child | Why::Faults => {
+            Some(Severity::Medium)
+        }
+        Why::Device | Why::SlowSync
+            if cause.ending.call.is_some_and(|c| crate::detect::syncs(cause.view.name(c))) =>
+        {
+            Some(Severity::Medium)
+        }
         _ => Some(Severity::Low),
     }
 }

@@ -83,7 +83,8 @@ pub fn is_asked(view: &View<'_>) -> bool {
     let own = &view.evidence.own;
     let levels: Vec<Level> = own.iter().map(|group| first(view, Frame::Life(*group))).collect();
     let busy = levels.iter().map(|level| {
-        let idle = level.noise().saturating_add(level.pauses(view));
+        let unknown = level.ticks(|_, state| state == Frame::Unknown);
+        let idle = unknown.saturating_add(level.pauses(view));
         level.all.ticks.saturating_sub(idle)
     });
     let naps = |level: &Level| {

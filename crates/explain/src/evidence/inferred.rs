@@ -65,6 +65,7 @@ impl Witness<'_> {
     /// A call of a trace that has nothing else, from when to when.
     pub(super) fn infer(&mut self, tid: Tid, call: Sym, span: (u64, u64), returned: Option<i64>) {
         let whole = Whole { end: span.1, start: span.0, tid, call, returned };
+        self.evidence.only_calls = true;
         let inferred = &mut self.evidence.inferred;
         if inferred.recent.len() >= RECENT {
             inferred.recent.pop_front();
@@ -154,7 +155,8 @@ impl Witness<'_> {
             }
             _ => {}
         }
-        let Some((_, by)) = ENDS.iter().find(|(waits, _)| waits.iter().any(|w| name.starts_with(w)))
+        let Some((_, by)) =
+            ENDS.iter().find(|(waits, _)| waits.iter().any(|w| name.starts_with(w)))
         else {
             return Waker::Unknown;
         };
@@ -169,7 +171,8 @@ impl Witness<'_> {
                 && woke
                 && other.returned.is_none_or(|returned| returned >= 0)
         };
-        let last = self.evidence.inferred.recent.iter().filter(could).max_by_key(|other| other.start);
+        let last =
+            self.evidence.inferred.recent.iter().filter(could).max_by_key(|other| other.start);
         last.map_or(Waker::Unknown, |other| Waker::Thread(other.tid))
     }
 }

@@ -226,8 +226,8 @@ impl Witness<'_> {
 
     /// A file ends: what was held back goes into the tree.
     pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
-        walk.finish(self.moment.stamp, self);
         self.close(u64::MAX);
+        walk.finish(self.moment.stamp, self);
         let Evidence { threads, ledger, groups, .. } = &mut *self.evidence;
         for (tid, own) in threads.iter_mut() {
             let (asked, ticks) = std::mem::take(&mut own.behalf);

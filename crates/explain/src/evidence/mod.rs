@@ -6,9 +6,9 @@
 pub mod calls;
 mod doubts;
 mod ends;
-mod inferred;
 pub mod features;
 pub mod groups;
+mod inferred;
 pub mod life;
 mod living;
 pub mod path;
@@ -109,6 +109,8 @@ pub struct Evidence {
     started: started::Started,
     pub(crate) runs: Runs,
     inferred: inferred::Inferred,
+    /// A file has nothing but whole calls (strace).
+    pub only_calls: bool,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
     served: FastMap<Tid, (Sym, Anatomy)>,

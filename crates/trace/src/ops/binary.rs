@@ -133,7 +133,9 @@ pub(super) fn futex(name: NameId, operation: u32, value: u32, names: &mut Resolv
 pub(crate) fn futex_waits(operation: u32, value: u32) -> Option<&'static str> {
     match (operation & 0x7f, value) {
         (6 | 13, _) | (0 | 9, 2) => Some("futex(lock)"),
-        (9, _) => Some("futex(wait)"),
+        // musl keeps the owner's number, with the highest bit.
+        (0, value) if value >> 31 == 1 && value != u32::MAX => Some("futex(lock)"),
+        (9, _) | (0, 0) => Some("futex(wait)"),
         _ => None,
     }
 }

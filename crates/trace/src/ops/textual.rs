@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_switch_is_read() {
-        let switch = |prio| Op::Switch { prev: 131, runnable: true, sleep: Sleep::Light, prio, next: 2 };
+        let switch =
+            |prio| Op::Switch { prev: 131, runnable: true, sleep: Sleep::Light, prio, next: 2 };
         let want = switch(Some(120));
         let tracefs = "prev_comm=q x prev_pid=131 prev_prio=120 prev_state=R+ ==> next_comm=a:b [c next_pid=2 next_prio=0";
         assert_eq!(op(Meaning::Switch, tracefs), want);
