@@ -102,19 +102,27 @@ impl GuestKernel {
         })
     }
 
-    /// Where the kernel's first byte is in a stopped VMM; none in RAM that is mapped in pieces.
+    /// What `look` finds of the kernel in a stopped VMM, with the address in the VMM of each physical one
+    /// that it names: none in RAM that is mapped in pieces.
     ///
     /// # Errors
     /// As [`GuestKernel::look_into`].
-    pub fn host_address(&mut self, tracee: &Tracee) -> Result<Option<u64>, SourceError> {
-        let place = self.look_into(tracee, |guest| Ok(guest.place().physical))?;
+    pub fn addresses<const N: usize>(
+        &mut self,
+        tracee: &Tracee,
+        look: impl FnOnce(&Guest<'_>) -> [Option<u64>; N],
+    ) -> Result<[Option<u64>; N], SourceError> {
+        let physical = self.look_into(tracee, |guest| Ok(look(guest)))?;
         let found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let regions = found.as_ref().map_or(&[][..], |(_, found)| &found.located.regions);
-        let address = regions.iter().find_map(|region| {
-            let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
-            region.host.checked_add(offset)
-        });
-        Ok(address.filter(|address| *address < pieces::FILES))
+        let in_vmm = |place: u64| {
+            let address = regions.iter().find_map(|region| {
+                let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
+                region.host.checked_add(offset)
+            });
+            address.filter(|address| *address < pieces::FILES)
+        };
+        Ok(physical.map(|place| in_vmm(place?)))
     }
 
     fn find<T>(

@@ -114,7 +114,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
         (rules.spans)(&facts, &anchors, &mut tree);
     }
     backbone::unpacked(&facts, &mut tree);
-    backbone::entry_by_its_clock(&mut tree);
+    backbone::begun_in_shared(&mut tree);
     tree.root.fill();
     warnings.append(&mut tree.warnings);
     let mut timeline = Timeline { total: facts.total, ..Timeline::default() };

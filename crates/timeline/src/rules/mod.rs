@@ -38,7 +38,6 @@ pub(crate) use network::NETWORK;
 pub(crate) use person::PERSON;
 pub(crate) use stages::SYSTEMD;
 pub(crate) use unpack::UNPACK;
-pub(crate) use unseen::up_to_entry;
 pub(crate) use verbs::described;
 
 /// A family of phases.
