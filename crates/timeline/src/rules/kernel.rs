@@ -51,7 +51,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 }
 
 /// What a kernel does before `start_kernel`: page tables, its variables cleared, microcode.
-const BEFORE_START_NS: Ns = 20_000_000;
+const BEFORE_START_NS: Ns = 30_000_000;
 
 /// What looks at the guest's RAM tell: its decompressor moved itself, and `start_kernel` had begun.
 fn by_its_ram<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
