@@ -63,6 +63,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
     "super_blocks",
+    "system_state",
     "timekeeper_data",
     "tk_core",
     "trace_clocks",

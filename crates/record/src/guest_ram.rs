@@ -137,13 +137,13 @@ impl GuestKernel {
             (Some((_, here)), _) => here,
             (None, Some(info)) => {
                 let located = locate(host.candidates(), &host, info).map_err(failed)?;
-                Found { located, own: None }
+                let given = Found { located, own: None };
+                // It may have started another, of which no file was given.
+                let other = (!given.located.life.goes_on()).then(|| self.discover(&host));
+                let other = other.and_then(Result::ok);
+                other.filter(|other| other.located.life > given.located.life).unwrap_or(given)
             }
-            (None, None) => {
-                let found = discover(host.candidates(), &host, &self.cache).map_err(failed)?;
-                let own = Some(Arc::new((found.info, found.functions)));
-                Found { located: found.located, own }
-            }
+            (None, None) => self.discover(&host)?,
         };
         *found = Some((stop, here.clone()));
         drop(found);
@@ -153,6 +153,13 @@ impl GuestKernel {
             info.ok_or_else(|| SourceError::Other("the kernel's file is not open".into()))?;
         let ram = MappedRam::new(here.located.regions, &host);
         Guest::new(&ram, info, here.located.place).and_then(|guest| look(&guest)).map_err(failed)
+    }
+
+    /// The kernel that runs in a memory, whichever it is.
+    fn discover(&self, host: &Memory<'_>) -> Result<Found, SourceError> {
+        let found = discover(host.candidates(), host, &self.cache).map_err(failed)?;
+        let own = Some(Arc::new((found.info, found.functions)));
+        Ok(Found { located: found.located, own })
     }
 
     /// The log of a kernel that has no symbols for it, by its shape.

@@ -23,6 +23,8 @@ use vmeter_model::Ns;
 pub(crate) const FIRMWARE: &str = "bios:overhead";
 /// From the firmware's hand-over to the kernel image's first instruction.
 pub(crate) const LOADER: &str = "boot-loader";
+/// From a hypervisor's begin to that of the kernel which it starts.
+const HYPERVISOR: &str = "hypervisor";
 /// The image's own code before the kernel's.
 const DECOMPRESS: &str = "kernel:decompress";
 /// The same with its loading, where the firmware said when it went on to that, and nothing says when
@@ -75,8 +77,8 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Kexec, Loader, Main, Panic,
-    Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
+    Decompress, ExecDone, Exiting, Hypervisor, Initcalls, KernelEntry, KernelFirst, Kexec, Loader,
+    Main, Panic, Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
@@ -89,9 +91,11 @@ const PHASES: &[Phase] = &[
     // Linking and initialising not told apart.
     phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
     Phase { seen_until: last_firmware_line,
-            ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(KernelFirst), Some(Decompress)]) },
+            ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(Hypervisor), Some(KernelFirst), Some(Decompress)]) },
     Phase { seen_until: last_of_loader,
-            ..phase(LOADER, &[Some(Loader)], &[Some(KernelFirst), Some(Decompress)]) },
+            ..phase(LOADER, &[Some(Loader)],
+                    &[Some(Hypervisor), Some(KernelFirst), Some(Decompress)]) },
+    phase(HYPERVISOR, &[Some(Hypervisor)], &[Some(KernelFirst), Some(Decompress), Some(KernelEntry)]),
     phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
     phase(DECOMPRESS, &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
     Phase { seen_until: last_of_entry,

@@ -102,6 +102,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
         facts.second = Some(facts::Second { since: later.since, by: later.by, facts: second });
         all_lines.extend(lines);
     }
+    facts.another = rules::another(&facts);
     let mut candidates = Candidates::default();
     for rules in rules::RULES {
         (rules.anchors)(&facts, &mut candidates);

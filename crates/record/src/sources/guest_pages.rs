@@ -162,8 +162,7 @@ impl Live for Recording {
         self.text = self.end();
         if self.text.as_ref().is_some_and(|text| !text.is_empty()) {
             // Of a guest whose kernel is not found nothing can be told.
-            self.place =
-                self.kernel.addresses(tracee, places).ok().and_then(|found| Place::of(found));
+            self.place = self.kernel.addresses(tracee, places).ok().and_then(Place::of);
         }
         Ok(())
     }

@@ -58,14 +58,16 @@ fn by_its_ram<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some(moving) = facts.first_reached(&[IMAGE_MOVING]) {
         found.offer(Anchor::Decompress, Trust::Near, moving);
     }
-    if let Some(started) = facts.first_reached(&[STARTED]) {
-        let error = started.error.saturating_add(BEFORE_START_NS);
-        found.offer(
-            Anchor::KernelEntry,
-            Trust::Near,
-            Stamp { at: started.at - started.error, error, ..started },
-        );
+    if let Some(entry) = entered(facts) {
+        found.offer(Anchor::KernelEntry, Trust::Near, entry);
     }
+}
+
+/// When the kernel was entered, by looks at the guest's RAM.
+pub(crate) fn entered<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let started = facts.first_reached(&[STARTED])?;
+    let error = started.error.saturating_add(BEFORE_START_NS);
+    Some(Stamp { at: started.at - started.error, error, ..started })
 }
 
 /// A kernel whose first lines came before its console was there: its clock began before the stamps of

@@ -2,7 +2,7 @@
 //! the lines of the console. What nobody saw there is `unattributed`.
 
 use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
-use super::kernel::{parts, told};
+use super::kernel::{entered, parts, told};
 use super::said::{before, stretches};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
@@ -58,7 +58,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let facts = &*second.facts;
     // A log buffer's banner that may be from any time since says nothing of when it began.
     let bounded = |at: &Stamp<'a>| at.error <= NO_TIME_ERROR_NS.max(at.at - begin.at - 1);
-    let entry = begins(facts, |h| h.means_entry()).filter(bounded);
+    let said = || begins(facts, |h| h.means_entry()).filter(bounded);
+    let entry = entered(facts).or_else(said);
     let init = begins(facts, |h| h.means_init());
     let panic = begins(facts, |h| h.means == Means::Panic);
     let down = goes_down(facts).map_or(last, |at| at.at.min(last));

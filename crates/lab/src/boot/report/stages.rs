@@ -26,6 +26,8 @@ vmeter_base::words! {
         Shutdown = "shutdown",
         /// A guest that is seen by its lines alone, whose kernel was not.
         Guest = "guest's lines",
+        /// Xen, up to the kernel that it starts.
+        Hypervisor = "hypervisor",
         /// A machine that is reset and goes on: up to the kernel that comes then.
         Reboot = "reboot",
         /// A guest that is dead, until its end.
@@ -46,6 +48,8 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Loader)
     } else if starts(&["kernel:panic", "kexec:kernel-panic", "reboot:kernel-panic"]) {
         Some(Stage::Dead)
+    } else if phase == "hypervisor" {
+        Some(Stage::Hypervisor)
     } else if phase == "reboot" {
         Some(Stage::Reboot)
     } else if phase == "guest" {
@@ -185,6 +189,7 @@ mod tests {
             ("bios:overhead", "VMM and firmware"),
             ("kernel:load", "boot loader"),
             ("boot-loader", "boot loader"),
+            ("hypervisor", "hypervisor"),
             ("kernel:decompress", "kernel"),
             ("switch-root", "initrd"),
             ("/init:mount", "user space"),

@@ -123,7 +123,7 @@ pub(super) fn told(pages: &[Page], place: &Place) -> Vec<(&'static str, Seen)> {
 fn started<'p>(pages: &'p [Page], place: &Place) -> impl Iterator<Item = &'p Page> {
     let marks = || pages.iter().filter(|page| page.word == Some(STACK_END_MAGIC));
     let stack = place.stack;
-    let last = marks().filter(move |page| Some(page.address) == stack).last();
+    let last = marks().rfind(move |page| Some(page.address) == stack);
     let first = marks().next();
     first.into_iter().chain(last.filter(|last| Some(*last) != first))
 }
