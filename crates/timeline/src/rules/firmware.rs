@@ -75,13 +75,10 @@ pub(crate) fn to_rom<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
 /// First and last access to what is loaded, ignoring any that other accesses
 /// separate from the last: firmware may probe sizes long before.
 pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
-    let seen = |symbol| facts.first_reached(&[symbol]);
-    if let (Some(first), Some(last)) = (seen(IMAGE_LOADING), seen(IMAGE_LOADED)) {
-        return Some((first, last));
-    }
     // UEFI asks for a kernel's size and loads none where that is 0.
     if !loaded_compressed(facts) && !loaded_entry(facts) {
-        return None;
+        let seen = |symbol| facts.first_reached(&[symbol]);
+        return seen(IMAGE_LOADING).zip(seen(IMAGE_LOADED));
     }
     let mut interval: Option<(Stamp<'a>, Stamp<'a>)> = None;
     let mut broken = false;
