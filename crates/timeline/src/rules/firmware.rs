@@ -111,8 +111,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .filter_map(|h| Some((part_name(h.means)?, h.at.max(start), h.error, h.source)))
         .collect();
     let stages = super::edk2::stages(facts, reset, end);
-    let by_log = || Some(vec![("bios:start", start, reset.error, parts.first()?.3)]);
-    let Some(mut cuts) = stages.or_else(by_log) else { return };
+    // What a log, from the first moments on, says nothing of comes before it. A console's first line
+    // comes at any time.
+    let logs = facts.hits.iter().find(inside).is_some_and(|h| h.on == On::Firmware);
+    let begin = parts.first().map(|first| ("bios:start", start, reset.error, first.3));
+    let mut cuts = stages.unwrap_or_else(|| begin.filter(|_| logs).into_iter().collect());
     let told = cuts.last().map_or(start, |last| last.1);
     cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
     super::edk2::menu_wait(facts, &mut cuts, end);
