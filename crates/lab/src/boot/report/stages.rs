@@ -34,6 +34,8 @@ vmeter_base::words! {
         Dead = "after the panic",
         /// What was launched, once its VMM had ended.
         Launcher = "launcher, after",
+        /// The host, while it let the VMM stand still.
+        Host = "host",
         /// vmeter, while it held the VMM.
         Own = "vmeter itself",
     }
@@ -56,6 +58,8 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Guest)
     } else if phase == "vmm:wrapper-end" {
         Some(Stage::Launcher)
+    } else if phase.starts_with("host:") {
+        Some(Stage::Host)
     } else if phase == OBSERVE {
         Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
@@ -199,6 +203,7 @@ mod tests {
             ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
+            ("host:no-cpu", "host"),
             ("kernel:panic", "after the panic"),
             ("kexec:kernel", "kernel"),
             ("reboot", "reboot"),
