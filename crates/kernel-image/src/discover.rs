@@ -14,6 +14,7 @@ use crate::info::KernelInfo;
 use crate::kallsyms;
 use crate::locate::{locate, places, Candidate, Located};
 use crate::ram::{HostMemory, KERNEL_MAP};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Read-only data begins on such a boundary, and so does `_text`.
@@ -54,27 +55,39 @@ pub fn discover<H: HostMemory + ?Sized>(
     host: &H,
     cache: &Path,
 ) -> Result<Discovered> {
-    let mut problem = None;
+    let (mut best, mut problem): (Option<Discovered>, _) = (None, None);
+    let mut seen = HashSet::new();
     let heads = candidates.iter().flat_map(|c| places(*c).map(move |at| (*c, at)));
     let heads = heads.filter_map(|(block, at)| Some((block, at, head(host, at)?)));
     for (block, at, text) in heads.take(MAX_PLACES) {
         let key = KernelInfo::key_of_text(cache, &text);
-        if let Some(found) = known(&key, candidates, host) {
-            return Ok(found);
+        if seen.contains(&key) {
+            continue;
         }
-        let made = worked_out(block, at, host).and_then(|(mut info, functions)| {
-            let located = locate(candidates, host, &info)?;
-            info.store(&key, &functions);
-            Ok(Discovered { info, functions, located })
-        });
+        let made = known(&key, candidates, host).map_or_else(
+            || {
+                let (mut info, functions) = worked_out(block, at, host)?;
+                let located = locate(candidates, host, &info)?;
+                info.store(&key, &functions);
+                Ok(Discovered { info, functions, located })
+            },
+            Ok,
+        );
         match made {
-            Ok(found) => return Ok(found),
+            Ok(found) => {
+                seen.insert(key);
+                if best.as_ref().is_none_or(|best| best.located.life < found.located.life) {
+                    best = Some(found);
+                }
+            }
             Err(error) => problem = Some(error),
         }
     }
-    Err(problem.unwrap_or_else(|| {
-        Error::Ram("no Linux kernel is in the guest's RAM: it did not get as far".into())
-    }))
+    best.ok_or_else(|| {
+        problem.unwrap_or_else(|| {
+            Error::Ram("no Linux kernel is in the guest's RAM: it did not get as far".into())
+        })
+    })
 }
 
 /// The banner of the first kernel in a VMM's memory, if there is any.

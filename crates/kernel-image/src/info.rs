@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 10;
+const CACHE_VERSION: u32 = 11;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -32,6 +32,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "__per_cpu_offset",
     "__pgtable_l5_enabled",
     "__sched_clock_offset",
+    "boot_params",
     "cyc2ns",
     "e820_table",
     "event_cgroup_attach_task",
@@ -47,6 +48,8 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "ftrace_events",
     "global_trace",
     "hv_clock_boot",
+    "init_stack",
+    "init_thread_union",
     "init_top_pgt",
     "kvm_sched_clock_offset",
     "level3_kernel_pgt",
@@ -60,6 +63,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
     "super_blocks",
+    "system_state",
     "timekeeper_data",
     "tk_core",
     "trace_clocks",

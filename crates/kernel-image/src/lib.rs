@@ -16,6 +16,7 @@
 //! Everything read from an image, from RAM or from a dump is untrusted: it can
 //! produce errors, not panics, and every walk is bounded.
 
+mod boot_params;
 pub mod btf;
 mod bytes;
 pub mod cached_files;
@@ -38,6 +39,7 @@ pub mod ram;
 pub mod shape;
 mod symbols;
 
+pub use boot_params::BootParams;
 pub use btf::Btf;
 pub use discover::{discover, Discovered};
 pub use error::{Error, Result};

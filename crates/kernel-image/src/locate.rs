@@ -10,6 +10,7 @@
 //! and the guest's own memory map tell how the hole below 4 GiB cuts its blocks.
 
 use crate::bytes::{u32_at, u64_at};
+use crate::clocks::Clocks;
 use crate::discover;
 use crate::error::{Error, Result};
 use crate::guest::{Guest, KernelPlace};
@@ -18,9 +19,7 @@ use crate::ram::{HostMemory, MappedRam, Region, KERNEL_MAP, PAGE};
 
 /// The finest alignment of a relocated kernel (`CONFIG_PHYSICAL_ALIGN`).
 const KERNEL_ALIGN: u64 = 2 << 20;
-/// Where a kernel is without physical KASLR (`CONFIG_PHYSICAL_START`).
-const DEFAULT_PLACE: u64 = 16 << 20;
-/// Guest RAM smaller than this can't hold a kernel at its default place.
+/// Guest RAM smaller than this can't hold a kernel where it is without physical KASLR.
 const SMALLEST: u64 = 16 << 20;
 /// Largest mapping searched.
 const LARGEST: u64 = 1 << 40;
@@ -50,6 +49,40 @@ pub struct Located {
     pub regions: Vec<Region>,
     /// The kernel.
     pub place: KernelPlace,
+    /// What tells it from one that ran before it.
+    pub life: Life,
+}
+
+/// What is left of a kernel that gave way to another (kexec, a reset) stays in RAM until somebody
+/// writes there. Of two kernels the greater is the one that ran last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Life {
+    /// Its clocks can be read.
+    has_clocks: bool,
+    /// It has not begun to give way (`system_state`).
+    goes_on: bool,
+    /// The cycles of its clocksource at its last tick.
+    last_tick: u64,
+}
+
+/// `SYSTEM_RESTART` of include/linux/kernel.h: the machine is reset, or kexec's kernel is next.
+const RESTARTS: u32 = 6;
+
+impl Life {
+    fn of(guest: &Guest<'_>) -> Self {
+        let state = guest.symbol("system_state").and_then(|at| guest.bytes(at, 4));
+        let clocks = Clocks::take(guest, 0).ok();
+        Life {
+            has_clocks: clocks.is_some(),
+            goes_on: state.ok().and_then(|state| u32_at(&state, 0)) != Some(RESTARTS),
+            last_tick: clocks.map_or(0, |clocks| clocks.cycle_last),
+        }
+    }
+
+    /// False for a kernel that another may have come after.
+    pub fn goes_on(self) -> bool {
+        self.has_clocks && self.goes_on
+    }
 }
 
 /// Finds which candidates are guest RAM, how they are laid out, and where in
@@ -68,16 +101,18 @@ pub fn locate<H: HostMemory + ?Sized>(
         candidates.iter().copied().filter(|c| (SMALLEST..=LARGEST).contains(&c.length)).collect();
     blocks.sort_by_key(|c| std::cmp::Reverse(c.length));
     let banner = Banner::of(info)?;
-    let mut problem = None;
-    let likely = blocks.iter().filter_map(|&b| Some((b, b.address.checked_add(DEFAULT_PLACE)?)));
+    let (mut best, mut problem): (Option<Located>, _) = (None, None);
     let all = blocks.iter().flat_map(|&b| places(b).map(move |text| (b, text)));
-    for (block, text) in likely.chain(all).filter(|&(_, text)| banner.is_at(host, text)) {
+    for (block, text) in all.filter(|&(_, text)| banner.is_at(host, text)) {
         match (Finding { blocks: &blocks, block, text, host, info }).resolve() {
-            Ok(located) => return Ok(located),
+            Ok(located) if best.as_ref().is_none_or(|best| best.life < located.life) => {
+                best = Some(located);
+            }
+            Ok(_) => {}
             Err(error) => problem = Some(error),
         }
     }
-    Err(problem.unwrap_or_else(|| Error::Ram(absent(&blocks, host, info))))
+    best.ok_or_else(|| problem.unwrap_or_else(|| Error::Ram(absent(&blocks, host, info))))
 }
 
 /// Why the kernel is in none of the blocks: there is no RAM, another one runs, or none yet.
@@ -177,7 +212,7 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
         if guest.text(banner, 1024)? != format!("{}\n", self.info.banner) {
             return Err(Error::Ram("the kernel's page tables lead elsewhere".into()));
         }
-        Ok(Located { regions, place })
+        Ok(Located { life: Life::of(&guest), regions, place })
     }
 
     /// Where the guest's memory ends, guest-physical.

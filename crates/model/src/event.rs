@@ -6,6 +6,16 @@
 use crate::time::Ns;
 use serde::{Deserialize, Serialize};
 
+vmeter_base::words! {
+    /// What let a machine stand still.
+    pub enum Stall {
+        /// A signal stopped the VMM (SIGSTOP, a terminal's Ctrl-Z).
+        Stopped = "host:vmm-stopped",
+        /// The host gave the vCPU no CPU, though it was ready to run.
+        NoCpu = "host:no-cpu",
+    }
+}
+
 /// One thing that happened, at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -219,6 +229,13 @@ pub enum What {
     VmmRead {
         /// How much.
         bytes: u64,
+    },
+    /// The machine stood still, up to now.
+    Stalled {
+        /// For so long, ns.
+        ns: Ns,
+        /// By what.
+        by: Stall,
     },
     /// The guest had the whole machine reset, which went on.
     MachineReset,

@@ -102,19 +102,27 @@ impl GuestKernel {
         })
     }
 
-    /// Where the kernel's first byte is in a stopped VMM; none in RAM that is mapped in pieces.
+    /// What `look` finds of the kernel in a stopped VMM, with the address in the VMM of each physical one
+    /// that it names: none in RAM that is mapped in pieces.
     ///
     /// # Errors
     /// As [`GuestKernel::look_into`].
-    pub fn host_address(&mut self, tracee: &Tracee) -> Result<Option<u64>, SourceError> {
-        let place = self.look_into(tracee, |guest| Ok(guest.place().physical))?;
+    pub fn addresses<const N: usize>(
+        &mut self,
+        tracee: &Tracee,
+        look: impl FnOnce(&Guest<'_>) -> [Option<u64>; N],
+    ) -> Result<[Option<u64>; N], SourceError> {
+        let physical = self.look_into(tracee, |guest| Ok(look(guest)))?;
         let found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let regions = found.as_ref().map_or(&[][..], |(_, found)| &found.located.regions);
-        let address = regions.iter().find_map(|region| {
-            let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
-            region.host.checked_add(offset)
-        });
-        Ok(address.filter(|address| *address < pieces::FILES))
+        let in_vmm = |place: u64| {
+            let address = regions.iter().find_map(|region| {
+                let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
+                region.host.checked_add(offset)
+            });
+            address.filter(|address| *address < pieces::FILES)
+        };
+        Ok(physical.map(|place| in_vmm(place?)))
     }
 
     fn find<T>(
@@ -129,13 +137,13 @@ impl GuestKernel {
             (Some((_, here)), _) => here,
             (None, Some(info)) => {
                 let located = locate(host.candidates(), &host, info).map_err(failed)?;
-                Found { located, own: None }
+                let given = Found { located, own: None };
+                // It may have started another, of which no file was given.
+                let other = (!given.located.life.goes_on()).then(|| self.discover(&host));
+                let other = other.and_then(Result::ok);
+                other.filter(|other| other.located.life > given.located.life).unwrap_or(given)
             }
-            (None, None) => {
-                let found = discover(host.candidates(), &host, &self.cache).map_err(failed)?;
-                let own = Some(Arc::new((found.info, found.functions)));
-                Found { located: found.located, own }
-            }
+            (None, None) => self.discover(&host)?,
         };
         *found = Some((stop, here.clone()));
         drop(found);
@@ -145,6 +153,13 @@ impl GuestKernel {
             info.ok_or_else(|| SourceError::Other("the kernel's file is not open".into()))?;
         let ram = MappedRam::new(here.located.regions, &host);
         Guest::new(&ram, info, here.located.place).and_then(|guest| look(&guest)).map_err(failed)
+    }
+
+    /// The kernel that runs in a memory, whichever it is.
+    fn discover(&self, host: &Memory<'_>) -> Result<Found, SourceError> {
+        let found = discover(host.candidates(), host, &self.cache).map_err(failed)?;
+        let own = Some(Arc::new((found.info, found.functions)));
+        Ok(Found { located: found.located, own })
     }
 
     /// The log of a kernel that has no symbols for it, by its shape.

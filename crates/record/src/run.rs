@@ -600,6 +600,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::VmmRead { .. }
         | What::MachineReset
         | What::VirtioReset
+        | What::Stalled { .. }
         | What::ScreenCleared
         | What::Note { .. }
         | What::ReadyLine { .. }

@@ -18,6 +18,8 @@ pub(crate) enum Anchor {
     Reset,
     /// The firmware hands over to a boot loader.
     Loader,
+    /// A hypervisor begins, which starts a kernel.
+    Hypervisor,
     /// The first instruction of the kernel's image, whichever entry it is.
     KernelFirst,
     /// The decompressor starts.
@@ -44,12 +46,13 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 16] = [
+    pub(crate) const ALL: [Anchor; 17] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
         Anchor::Reset,
         Anchor::Loader,
+        Anchor::Hypervisor,
         Anchor::KernelFirst,
         Anchor::Decompress,
         Anchor::KernelEntry,
@@ -71,6 +74,7 @@ impl Anchor {
             Anchor::Main => "the VMM's main",
             Anchor::Reset => "the vCPU's first instruction",
             Anchor::Loader => "the start of the boot loader",
+            Anchor::Hypervisor => "the start of the hypervisor",
             Anchor::KernelFirst => "the kernel image's first instruction",
             Anchor::Decompress => "the start of the decompressor",
             Anchor::KernelEntry => "the kernel's entry",
@@ -136,6 +140,21 @@ impl<'a> Candidates<'a> {
     pub(crate) fn best(&self, anchor: Anchor) -> Option<Stamp<'a>> {
         let offers = self.offers.iter().filter(|offer| offer.0 == anchor);
         offers.map(|offer| offer.2).min_by_key(|stamp| stamp.error)
+    }
+
+    /// Leaves out what evidence shows to be something else.
+    pub(crate) fn retain(&mut self, is: impl Fn(Anchor, &Stamp<'a>) -> bool) {
+        self.offers.retain(|(anchor, _, stamp)| is(*anchor, stamp));
+    }
+
+    /// An anchor was after a moment, where `earliest` of an offer says so: it is off by no more than what
+    /// lies between.
+    pub(crate) fn bound(&mut self, anchor: Anchor, earliest: impl Fn(Ns) -> Option<Ns>) {
+        for (_, _, stamp) in self.offers.iter_mut().filter(|offer| offer.0 == anchor) {
+            if let Some(earliest) = earliest(stamp.at) {
+                stamp.error = stamp.error.min(stamp.at - earliest);
+            }
+        }
     }
 
     /// The offers for one anchor, the most trusted first.

@@ -13,9 +13,9 @@ use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
 use crate::landmarks::{UNPACKED, UNPACKING};
-use crate::lines::EARLY_CLOCK_ERROR_NS;
+use crate::lines::{CLOCK_START_NS, EXACT_NS};
 use crate::patterns::{Means, On};
-use crate::rules::{loader_reach, of_firmware, part_name, to_rom, up_to_entry, NETWORK};
+use crate::rules::{loader_reach, of_firmware, part_name, to_rom, NETWORK};
 use crate::tree::{Fill, Growing, Kind, Node};
 use vmeter_model::Ns;
 
@@ -23,6 +23,8 @@ use vmeter_model::Ns;
 pub(crate) const FIRMWARE: &str = "bios:overhead";
 /// From the firmware's hand-over to the kernel image's first instruction.
 pub(crate) const LOADER: &str = "boot-loader";
+/// From a hypervisor's begin to that of the kernel which it starts.
+const HYPERVISOR: &str = "hypervisor";
 /// The image's own code before the kernel's.
 const DECOMPRESS: &str = "kernel:decompress";
 /// The same with its loading, where the firmware said when it went on to that, and nothing says when
@@ -75,8 +77,8 @@ const fn phase(
 }
 
 use Anchor::{
-    Decompress, ExecDone, Exiting, Initcalls, KernelEntry, KernelFirst, Kexec, Loader, Main, Panic,
-    Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
+    Decompress, ExecDone, Exiting, Hypervisor, Initcalls, KernelEntry, KernelFirst, Kexec, Loader,
+    Main, Panic, Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
@@ -89,9 +91,11 @@ const PHASES: &[Phase] = &[
     // Linking and initialising not told apart.
     phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
     Phase { seen_until: last_firmware_line,
-            ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(KernelFirst), Some(Decompress)]) },
+            ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(Hypervisor), Some(KernelFirst), Some(Decompress)]) },
     Phase { seen_until: last_of_loader,
-            ..phase(LOADER, &[Some(Loader)], &[Some(KernelFirst), Some(Decompress)]) },
+            ..phase(LOADER, &[Some(Loader)],
+                    &[Some(Hypervisor), Some(KernelFirst), Some(Decompress)]) },
+    phase(HYPERVISOR, &[Some(Hypervisor)], &[Some(KernelFirst), Some(Decompress), Some(KernelEntry)]),
     phase("kernel:setup", &[Some(KernelFirst)], &[Some(Decompress)]),
     phase(DECOMPRESS, &[Some(Decompress), Some(KernelFirst)], &[Some(KernelEntry)]),
     Phase { seen_until: last_of_entry,
@@ -112,45 +116,59 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
     root.fill = Fill::Unattributed;
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     for phase in PHASES {
-        let Some((start, end)) = bounds(phase, facts, anchors) else { continue };
+        let Some(Bounds { start, end, next }) = bounds(phase, facts, anchors) else { continue };
+        let length = end.at - start.at;
+        // Where neither end is known, whether it was there at all is all that is known of it.
+        if length <= 0 || start.error.min(end.error) >= length {
+            continue;
+        }
         let by_rom = to_rom(facts).is_some_and(|rom| rom.at == start.at);
-        let phase_name = match phase.name {
+        let name = match phase.name {
             DECOMPRESS if by_rom => LOAD_TO_DECOMPRESS,
             name => up_to_init(name, anchors),
         };
-        if start.at >= end.at {
-            continue;
-        }
-        // Of a kernel that is entered directly firmware ends where it begins.
-        let directly = phase.name == FIRMWARE && anchors.get(Loader).is_none();
-        let by_entry = (directly || phase.name == DECOMPRESS) && end.error > start.error;
-        let is_known = !directly || end.error <= end.at - start.at;
-        let by_loader = anchors.get(Loader).filter(|loader| loader.error >= loader.at);
-        let name = if phase.name == FIRMWARE && by_loader.is_some_and(|l| l.at == end.at) {
-            Some(format!("{phase_name}+{LOADER}"))
-        } else if by_entry && !is_known {
-            Some(format!("{phase_name}+{ENTRY}"))
-        } else {
-            named_to_entry(phase_name, end, by_entry)
-        };
-        let Some(name) = name else { continue };
-        // An end that is the clock's start is in the name.
-        let told = name == phase_name;
-        let error = if told { start.error.max(end.error) } else { start.error };
-        // Neither end is known: whether it was there at all is all that is known of it.
-        if start.error.min(end.error) >= end.at - start.at {
-            continue;
-        }
         let source = if start.source.is_empty() { end.source } else { start.source };
-        let node = Node {
-            error,
-            fill: phase.fill,
-            kind: Kind::Frame,
-            ..Node::new(name, start.at, end.at, source)
+        let mut place = |name: String, from: Ns, to: Ns, error: Ns| {
+            if from < to {
+                let node = Node::new(name, from, to, source);
+                tree.place(Node { error, fill: phase.fill, kind: Kind::Frame, ..node });
+            }
         };
-        tree.place(node);
+        // Where nothing comes before the kernel's own code, it begins with that.
+        let next =
+            next.map(|next| if entered(anchors) == Some(end.at) { KernelEntry } else { next });
+        let may = next.and_then(|next| Some((may_begin(next, start, end)?, next)));
+        let Some((since, next)) = may else {
+            place(name.to_owned(), start.at, end.at, start.error.max(end.error));
+            continue;
+        };
+        place(name.to_owned(), start.at, since, start.error);
+        // A log that nothing aligns is only known to be earlier.
+        let near = next != KernelEntry || end.error <= CLOCK_START_NS;
+        if let Some(next) = begun_by(next, facts, anchors).filter(|_| near) {
+            place(format!("{name}+{next}"), since, end.at, start.error);
+        }
     }
     tree
+}
+
+/// From when on a phase may have given way to the next: a loader, and a kernel, were there before their
+/// first words; and an end that is off by more than the phase is long is none.
+fn may_begin(next: Anchor, start: Stamp<'_>, end: Stamp<'_>) -> Option<Ns> {
+    let late = matches!(next, Loader | KernelEntry) && end.error > EXACT_NS;
+    let off = end.error >= end.at - start.at;
+    (late || off).then(|| end.at.saturating_sub(end.error).max(start.at))
+}
+
+/// When the kernel was entered.
+fn entered(anchors: &Anchors<'_>) -> Option<Ns> {
+    anchors.get(KernelEntry).map(|entry| entry.at)
+}
+
+/// The phase that begins at a moment.
+fn begun_by(anchor: Anchor, facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<&'static str> {
+    let begins = |phase: &&Phase| phase.from.contains(&Some(anchor));
+    PHASES.iter().filter(begins).find(|p| bounds(p, facts, anchors).is_some()).map(|p| p.name)
 }
 
 /// Cuts the span of several phases in which the kernel was unpacked: while its output came into being,
@@ -183,16 +201,16 @@ pub(crate) fn unpacked<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
     phases.splice(index..=index, parts.into_iter().flatten());
 }
 
-/// Where the span before the kernel's entry says in its name that it holds some of it, only the
-/// clock's start is where this one begins, which is known well.
-pub(crate) fn entry_by_its_clock(tree: &mut Growing<'_>) {
+/// A phase that is shared with the one before it began in there.
+pub(crate) fn begun_in_shared(tree: &mut Growing<'_>) {
     let phases = &mut tree.root.children;
-    let begins = |n: &Node<'_>| [ENTRY, KERNEL, KERNEL_TO_LINE].contains(&n.name.as_str());
-    let Some(index) = phases.iter().position(begins).filter(|index| *index > 0) else { return };
-    let holds_some = phases[index - 1].name.strip_suffix(ENTRY).is_some_and(|n| n.ends_with('+'));
-    if holds_some && phases[index - 1].end == phases[index].start {
-        let next = phases.get(index + 1).map_or(0, |next| next.error);
-        phases[index].error = phases[index].error.min(EARLY_CLOCK_ERROR_NS.max(next));
+    for index in 1..phases.len() {
+        let (before, after) = phases.split_at_mut(index);
+        let (Some(shared), Some(own)) = (before.last(), after.first_mut()) else { return };
+        let last = shared.name.rsplit_once('+').map(|(_, last)| last);
+        if shared.end == own.start && last.is_some_and(|last| own.name.starts_with(last)) {
+            own.error = own.error.min(shared.len());
+        }
     }
 }
 
@@ -209,32 +227,28 @@ fn up_to_init(name: &'static str, anchors: &Anchors<'_>) -> &'static str {
     }
 }
 
-/// A phase's name, with the entry's where it ends at one of which only the clock's start is known.
-fn named_to_entry(name: &str, end: Stamp<'_>, by_entry: bool) -> Option<String> {
-    if by_entry {
-        up_to_entry(name, end)
-    } else {
-        Some(name.to_owned())
-    }
+/// Where a phase begins and ends, and the moment that ends it, if that was found.
+struct Bounds<'a> {
+    start: Stamp<'a>,
+    end: Stamp<'a>,
+    next: Option<Anchor>,
 }
 
-fn bounds<'a>(
-    phase: &Phase,
-    facts: &Facts<'a>,
-    anchors: &Anchors<'a>,
-) -> Option<(Stamp<'a>, Stamp<'a>)> {
+fn bounds<'a>(phase: &Phase, facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Bounds<'a>> {
     let exec = Stamp { at: 0, error: 0, source: "" };
     let get = |a: &Option<Anchor>, end| a.map_or(Some(end), |a| anchors.get(a));
     let start = phase.from.iter().find_map(|a| get(a, exec))?;
     let begun = phase.from.iter().flatten().find(|a| anchors.get(**a).is_some());
     let limit = anchors.next(begun.copied()).map_or(facts.total, |s| s.at);
-    let end = phase.to.iter().find_map(|a| get(a, facts.end()));
-    if let Some(end) = end.filter(|end| end.at <= limit) {
-        let cut = (phase.breaks_off)(facts, anchors, start.at, end.at);
-        return Some((start, cut.map_or(end, |at| Stamp { at, ..start })));
+    let end = phase.to.iter().find_map(|a| Some((get(a, facts.end())?, *a)));
+    if let Some((end, next)) = end.filter(|(end, _)| end.at <= limit) {
+        return Some(match (phase.breaks_off)(facts, anchors, start.at, end.at) {
+            Some(at) => Bounds { start, end: Stamp { at, ..start }, next: None },
+            None => Bounds { start, end, next },
+        });
     }
     let until = (phase.seen_until)(facts, anchors, start.at, limit)?.min(limit);
-    Some((start, Stamp { at: until, ..start }))
+    Some(Bounds { start, end: Stamp { at: until, ..start }, next: None })
 }
 
 fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {

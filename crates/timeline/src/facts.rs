@@ -7,6 +7,7 @@ use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
 use crate::orders::Orders;
 use crate::processes::Processes;
+use crate::rules::Another;
 use crate::second::By;
 use crate::systemd;
 use std::collections::BTreeMap;
@@ -59,6 +60,8 @@ pub(crate) struct Facts<'a> {
     pub reached: Vec<(&'a str, Stamp<'a>)>,
     /// When vmeter held the VMM, ns after exec, in order.
     pub held: Vec<(Ns, Ns)>,
+    /// What spoke before the kernel, and is neither firmware nor boot loader.
+    pub another: Option<Another<'a>>,
     /// The kernel that came after this one, of which nothing else here is.
     pub second: Option<Second<'a>>,
     insns: BTreeMap<Ns, u64>,
@@ -112,6 +115,7 @@ impl<'a> Facts<'a> {
             orders: Orders::of(seen, lines),
             reached,
             held: held(run, input),
+            another: None,
             second: None,
             insns,
         }

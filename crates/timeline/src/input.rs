@@ -213,6 +213,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::VmmRead { .. }
         | What::MachineReset
         | What::VirtioReset
+        | What::Stalled { .. }
         | What::ScreenCleared
         | What::Note { .. }
         | What::Count { .. } => false,

@@ -27,8 +27,25 @@ pub(crate) const MAPPED: &str = "kernel-mapped";
 /// and may be before and after.
 pub(crate) const UNPACKING: &str = "unpacking";
 pub(crate) const UNPACKED: &str = "unpacked";
+/// QEMU's ROM began to put the kernel's image and its initrd into RAM, and the last of both was there.
+pub(crate) const IMAGE_LOADING: &str = "image-loading";
+pub(crate) const IMAGE_LOADED: &str = "image-loaded";
+/// The image moved itself to where it unpacks the kernel from.
+pub(crate) const IMAGE_MOVING: &str = "image-moving";
+/// The kernel's first word was in its first stack, by looks at its RAM: `start_kernel` began.
+pub(crate) const STARTED: &str = "kernel-started";
 /// What is reached on the way to a kernel, and is no part of it.
-pub(crate) const WAY: &[&str] = &[BOOT_SECTOR, ALIGNED_ENTRY, MAPPED, UNPACKING, UNPACKED];
+pub(crate) const WAY: &[&str] = &[
+    BOOT_SECTOR,
+    ALIGNED_ENTRY,
+    MAPPED,
+    UNPACKING,
+    UNPACKED,
+    IMAGE_LOADING,
+    IMAGE_LOADED,
+    IMAGE_MOVING,
+    STARTED,
+];
 
 /// Entry point of a kernel that QEMU has put into memory already (PVH).
 const KERNEL_ENTRY: u32 = 0x10;

@@ -102,6 +102,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
         facts.second = Some(facts::Second { since: later.since, by: later.by, facts: second });
         all_lines.extend(lines);
     }
+    facts.another = rules::another(&facts);
     let mut candidates = Candidates::default();
     for rules in rules::RULES {
         (rules.anchors)(&facts, &mut candidates);
@@ -114,7 +115,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
         (rules.spans)(&facts, &anchors, &mut tree);
     }
     backbone::unpacked(&facts, &mut tree);
-    backbone::entry_by_its_clock(&mut tree);
+    backbone::begun_in_shared(&mut tree);
     tree.root.fill();
     warnings.append(&mut tree.warnings);
     let mut timeline = Timeline { total: facts.total, ..Timeline::default() };

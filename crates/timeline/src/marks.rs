@@ -111,6 +111,7 @@ pub(crate) fn marks(
                 | What::DiskRead { .. }
                 | What::VmmRead { .. }
                 | What::VirtioReset
+                | What::Stalled { .. }
                 | What::ScreenCleared
                 | What::Count { .. } => return None,
             };

@@ -118,7 +118,7 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
     let how = if by == By::Reset { "after a reset" } else { "kexec" };
     format!(
         "at {:.3} s the guest's kernel {GAVE_WAY} ({how}): what its RAM holds at the end is the \
-         second's, so both are told by the console alone",
+         second's, so the first is told by the console and by what was seen of it while it ran",
         seconds(since.at)
     )
 }
@@ -187,6 +187,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
         }
+        Some(Anchor::Hypervisor) => "when the hypervisor had started its kernel was not seen",
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
             "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"

@@ -130,8 +130,8 @@ pub(crate) const PATTERNS: &[Pattern] = &[
     // What SeaBIOS shows on the console of a machine without a display.
     loader(r"^(SeaBIOS \(version |Booting from |Boot failed|No bootable device)", Firmware),
     // EDK2's boot manager (BdsDxe), which every build shows, and option ROMs.
-    loader(r"^BdsDxe: failed to (load|start) Boot",      Part("bios:edk2-bds")),
-    loader(r"^BdsDxe: loading Boot",                     Part("bios:edk2-boot-option")),
+    // It tried an option in vain, and goes on to the next; when BDS began no line says.
+    loader(r"^BdsDxe: (failed to (load|start)|loading) Boot", Part("bios:edk2-boot-option")),
     loader(r"^(iPXE \(https?:|Press Ctrl-B to configure iPXE)", Part("bios:option-roms")),
     // What a ROM boots is a loader's: rules/network.rs tells it from what it tried in vain.
     loader(r"^(>>Start (PXE|HTTP)|PXE-E|iPXE (\(PCI .*\) )?starting execution|iPXE \d)", Part("bios:network-boot")),

@@ -45,6 +45,10 @@ pub struct Tracee {
     pub stopped_ns: Ns,
 }
 
+/// Bytes of a word, and most parts of a `process_vm_readv` (`UIO_MAXIOV`).
+const WORD: usize = 8;
+const MOST_PARTS: usize = 1024;
+
 impl Tracee {
     /// Reads the process's memory at `address` with `process_vm_readv`.
     ///
@@ -74,6 +78,32 @@ impl Tracee {
             }
         }
         Ok(())
+    }
+
+    /// Reads 8 bytes at each of some addresses: those up to the first that can't be read.
+    pub fn read_words(&self, addresses: &[u64]) -> Vec<u64> {
+        let mut words = Vec::with_capacity(addresses.len());
+        for some in addresses.chunks(MOST_PARTS) {
+            let mut read = vec![0u64; some.len()];
+            let parts = some.iter().map(|at| libc::iovec {
+                iov_base: *at as usize as *mut libc::c_void,
+                iov_len: WORD,
+            });
+            let parts: Vec<libc::iovec> = parts.collect();
+            let local =
+                libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: some.len() * WORD };
+            let count = parts.len() as libc::c_ulong;
+            // SAFETY: `local` is `read`, exclusively borrowed and of that length; the remote
+            // addresses are only interpreted by the kernel in the other process.
+            let n =
+                unsafe { libc::process_vm_readv(self.pid, &local, 1, parts.as_ptr(), count, 0) };
+            let whole = usize::try_from(n).unwrap_or(0) / WORD;
+            words.extend(&read[..whole]);
+            if whole < some.len() {
+                break;
+            }
+        }
+        words
     }
 
     /// The process's mappings.

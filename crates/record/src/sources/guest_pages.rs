@@ -1,36 +1,41 @@
-//! When a compressed kernel was unpacked: by when the pages of the guest's RAM came into being, with
+//! When a compressed kernel was loaded, unpacked and entered, by when the guest's RAM was written, with
 //! nothing added to the guest or its VMM.
 //!
-//! A page that a guest never touched is not there. A decompressor fills the place of the kernel from
-//! its begin to its end, and nothing else runs meanwhile. Where that place is stands in the guest's RAM
-//! once the kernel runs. What was touched before tells less: GRUB moves what it has read through
-//! memory as the decompressor moves itself.
+//! A page that a guest never touched is not there (`/proc/PID/pagemap`,
+//! Documentation/admin-guide/mm/pagemap.rst), and what is there can be read while the guest runs. A look
+//! notes which places came into being, and whose first 8 bytes are others than before: one place each
+//! 2 MiB, in up to 16 GiB (in more RAM fewer places, and whether they are there alone). Looks come in
+//! intervals of a 64th of the time since the exec, from 4 to 10 ms (after half a minute, and once a
+//! kernel was entered, 50 ms), and take no more than a 16th of it.
 //!
-//! `/proc/PID/pagemap` says which pages are there (Documentation/admin-guide/mm/pagemap.rst). One page
-//! of each stride is looked at, a MiB or a 2048th of the RAM, until it is there. Looks come in intervals
-//! of a 64th of the time since the exec, from 4 to 10 ms (after half a minute 50 ms), and take no more than a 16th of it.
+//! What the places tell is in [`written`]: where the kernel was and what was loaded where stands in the
+//! guest's RAM once the kernel runs.
+
+mod written;
 
 use super::read_bounded;
 use crate::guest_ram::GuestKernel;
 use crate::looking::Looking;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use vmeter_base::clock;
+use vmeter_kernel_image::{BootParams, Guest};
 use vmeter_machine::launch::{Mapping, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
 use vmeter_model::{Event, Ns, What};
+use written::{parse, Page, Place, STACK_END_MAGIC};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-pages";
 
-/// A line for each look that found pages: when it began and when the one before ended
-/// (`CLOCK_MONOTONIC`, ns), and the pages, `STRIDE:ADDRESS` of the VMM (hexadecimal).
+/// A line for each look that found something: when it began and when the one before ended
+/// (`CLOCK_MONOTONIC`, ns), and the places, `STRIDE:ADDRESS` of the VMM, `=` the word that is there if
+/// it changed (hexadecimal).
 const FILE: &str = "guest-pages.txt";
 
 /// Time between two looks: this part of the time since the exec, within these bounds.
@@ -48,23 +53,19 @@ const MAPPED: u32 = 16;
 const MOST_NS: Ns = 120_000_000_000;
 /// RAM that holds a compressed kernel and what it becomes is larger.
 const SMALLEST: u64 = 64 << 20;
-/// Pages that are looked at of a mapping, and how far apart they are at least.
-const PAGES: u64 = 2048;
-const STRIDE: u64 = 1 << 20;
+/// Places that are looked at of a mapping, and how far apart they are at least: a kernel, and its
+/// first stack, begin on boundaries of this.
+const PLACES: u64 = 8192;
+const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 /// Of an entry of pagemap: the page is there, or in swap.
 const THERE: u64 = 3 << 62;
-/// Pages in a row that are a kernel at least.
-const ROW: usize = 4;
-/// Longest that nothing of it comes, ns: a busy host.
-const STILL: Ns = 500_000_000;
-
-/// Where a compressed kernel was unpacked to.
+/// When the guest's RAM was written.
 pub struct GuestPages;
 
 impl Recorder for GuestPages {
     type Parameters = Place;
-    type Raw = (Vec<Page>, Option<u64>);
+    type Raw = (Vec<Page>, Place);
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
@@ -72,6 +73,7 @@ impl Recorder for GuestPages {
         let path = context.dir.join(FILE);
         Some(Box::new(Recording {
             kernel,
+            has_file: context.kernel.is_some(),
             is_seen: false,
             path,
             looking: None,
@@ -87,98 +89,34 @@ impl Recorder for GuestPages {
         place: Place,
     ) -> Result<Self::Raw, SourceError> {
         let text = read_bounded(dir, source, 0)?;
-        Ok((parse(&String::from_utf8_lossy(&text)), place.kernel))
+        Ok((parse(&String::from_utf8_lossy(&text)), place))
     }
 
     fn decode(
         &self,
-        (pages, kernel): &Self::Raw,
+        (pages, place): &Self::Raw,
         _: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let Some(found) = kernel.and_then(|kernel| unpacked(pages, kernel)) else {
-            return Ok(Vec::new());
-        };
-        let event = |(symbol, page): (&str, &Page)| Event {
-            at: page.at.saturating_sub(saved.run.exec_ns),
-            error_ns: page.at.saturating_sub(page.before),
+        let event = |(symbol, seen): (&str, written::Seen)| Event {
+            at: seen.at.saturating_sub(saved.run.exec_ns),
+            error_ns: seen.error,
             source: NAME.into(),
             insns: None,
             what: What::Reached { symbol: symbol.into() },
         };
-        Ok([("unpacking", &found.first), ("unpacked", &found.last)].map(event).into())
+        Ok(written::told(pages, place).into_iter().map(event).collect())
     }
-}
-
-/// What was known when the run ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// Address of the kernel's first byte, in the VMM.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    kernel: Option<u64>,
-}
-
-/// A page that came into being.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Page {
-    /// When a look found it, and when the one before had ended, ns.
-    at: Ns,
-    before: Ns,
-    /// How far apart the pages are that were looked at, bytes.
-    stride: u64,
-    address: u64,
-}
-
-/// The first and the last page of what was unpacked, as far as that was not there before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Unpacked {
-    first: Page,
-    last: Page,
-}
-
-/// The unpacking of the kernel at an address: pages that come from its begin to its end. None where all
-/// of it came at once, which is how a VMM or a boot loader puts a kernel there.
-fn unpacked(pages: &[Page], kernel: u64) -> Option<Unpacked> {
-    let by_address: BTreeMap<u64, &Page> = pages.iter().map(|page| (page.address, page)).collect();
-    let first = by_address.range(kernel..).next().map(|(_, page)| **page)?;
-    if first.address - kernel >= first.stride {
-        return None;
-    }
-    let (mut last, mut row) = (first, 1);
-    while let Some(next) = by_address.get(&last.address.checked_add(last.stride)?) {
-        if next.at < last.at || next.before.saturating_sub(last.at) > STILL {
-            break;
-        }
-        (last, row) = (**next, row + 1);
-    }
-    (row >= ROW && last.before > first.at).then_some(Unpacked { first, last })
-}
-
-fn parse(text: &str) -> Vec<Page> {
-    let pages_of = |line: &str| -> Option<Vec<Page>> {
-        let mut words = line.split(' ');
-        let (at, before) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let page = |word: &str| {
-            let (stride, address) = word.split_once(':')?;
-            let number = |text| u64::from_str_radix(text, 16).ok();
-            Some(Page { at, before, stride: number(stride)?, address: number(address)? })
-        };
-        Some(words.filter_map(page).collect())
-    };
-    text.lines()
-        .filter_map(pages_of)
-        .flatten()
-        .filter(|p| p.before <= p.at && p.stride > 0)
-        .collect()
 }
 
 struct Recording {
     kernel: GuestKernel,
+    has_file: bool,
     is_seen: bool,
     path: PathBuf,
     looking: Option<Looking>,
     text: Option<String>,
-    place: Option<u64>,
+    place: Option<Place>,
 }
 
 impl Recording {
@@ -190,8 +128,9 @@ impl Recording {
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        // The plugin sees the decompressor's and the kernel's first instruction.
-        self.is_seen = plan.injected.iter().any(|added| added.starts_with("-plugin"));
+        // The plugin sees the first instructions of an image that the VMM loads itself.
+        self.is_seen =
+            self.has_file && plan.injected.iter().any(|added| added.starts_with("-plugin"));
         // Without its symbols the kernel is not found at the end, and nothing is said.
         let _ = self.kernel.open();
         Ok(())
@@ -199,16 +138,14 @@ impl Live for Recording {
 
     fn exec(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         self.end();
-        if self.is_seen {
-            return Ok(());
-        }
         let tracee = tracee.clone();
-        let mut looks = Looks::default();
+        // Only what another kernel does is news then.
+        let mut looks = Looks { entered: self.is_seen, ..Looks::default() };
         let look = move |text: &mut String, since: Ns| {
             let took = looks.look(&tracee, text)?;
             let wait = match since + took {
                 since if since > MOST_NS => return None,
-                since if since < SOON => (since / PART).clamp(SHORTEST, LONGEST),
+                since if since < SOON && !looks.entered => (since / PART).clamp(SHORTEST, LONGEST),
                 _ => LATER,
             };
             Some(wait.max(took * SHARE))
@@ -222,8 +159,8 @@ impl Live for Recording {
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         self.text = self.end();
         if self.text.as_ref().is_some_and(|text| !text.is_empty()) {
-            // A guest whose kernel is not found was not unpacked where it can be told.
-            self.place = self.kernel.host_address(tracee).ok().flatten();
+            // Of a guest whose kernel is not found nothing can be told.
+            self.place = self.kernel.addresses(tracee, places).ok().and_then(Place::of);
         }
         Ok(())
     }
@@ -235,10 +172,29 @@ impl Live for Recording {
         };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
-        let place = Place { kernel: self.place };
+        let place = self.place.unwrap_or_default();
         let clock = "CLOCK_MONOTONIC at each look";
         Ok(Some(recorder::record::<GuestPages>(&[FILE], clock, SHORTEST, &place)))
     }
+}
+
+/// Physical addresses of a kernel that tell what the writes of its RAM were, in the order of
+/// [`Place::of`].
+fn places(guest: &Guest<'_>) -> [Option<u64>; written::PLACES] {
+    let text = guest.place().physical;
+    let stack = ["init_stack", "init_thread_union"].into_iter().find_map(|name| {
+        let offset =
+            guest.info().symbols.get(name)?.checked_sub(*guest.info().symbols.get("_text")?)?;
+        text.checked_add(offset)
+    });
+    let params = BootParams::take(guest).ok();
+    let moved = params.and_then(|params| params.moved_to());
+    let loaded = params.filter(|params| params.by_qemu);
+    let code = loaded.map(|p| (p.code, p.code.saturating_add(p.payload)));
+    let initrd = loaded.map(|params| params.initrd);
+    let ends = [moved, code, initrd].map(|part| [part.map(|p| p.0), part.map(|p| p.1)]);
+    let [[from, to], [code, code_end], [initrd, initrd_end]] = ends;
+    [Some(text), stack, from, to, code, code_end, initrd, initrd_end]
 }
 
 /// The looks at one process.
@@ -250,7 +206,10 @@ struct Looks {
     ram: Vec<(u64, u64)>,
     /// Looks since that was read.
     since: u32,
-    there: BTreeSet<u64>,
+    /// The places that are there, and what was last seen in each.
+    there: HashMap<u64, u64>,
+    /// A kernel was.
+    entered: bool,
 }
 
 impl Looks {
@@ -267,18 +226,21 @@ impl Looks {
         }
         let pagemap = File::open(format!("/proc/{}/pagemap", tracee.pid)).ok()?;
         let mut found = String::new();
-        for (start, end) in &self.ram {
-            let stride = ((end - start) / PAGES).next_multiple_of(STRIDE);
-            for address in (*start..*end).step_by(stride as usize) {
-                let mut entry = [0; 8];
-                if self.there.contains(&address)
-                    || pagemap.read_exact_at(&mut entry, address / PAGE * 8).is_err()
-                    || u64::from_ne_bytes(entry) & THERE == 0
-                {
-                    continue;
+        for (start, end) in self.ram.clone() {
+            let stride = ((end - start) / PLACES).next_multiple_of(STRIDE).max(STRIDE);
+            let all = || (start..end).step_by(stride as usize);
+            for address in all() {
+                if !self.there.contains_key(&address) && is_there(&pagemap, address) {
+                    self.there.insert(address, 0);
+                    if !self.entered {
+                        let _ = write!(found, " {stride:x}:{address:x}");
+                    }
                 }
-                self.there.insert(address);
-                let _ = write!(found, " {stride:x}:{address:x}");
+            }
+            // Only what is there is read: a read of what is not would bring it into being.
+            let there: Vec<u64> = all().filter(|at| self.there.contains_key(at)).collect();
+            if stride == STRIDE {
+                self.read(tracee, &there, &mut found);
             }
         }
         if !found.is_empty() {
@@ -287,58 +249,24 @@ impl Looks {
         self.last = clock::monotonic();
         Some(self.last - at)
     }
+
+    /// Notes the places whose word is another than at the last look; once a kernel was entered, those
+    /// alone in which a first stack begins.
+    fn read(&mut self, tracee: &Tracee, there: &[u64], found: &mut String) {
+        for (address, word) in there.iter().zip(tracee.read_words(there)) {
+            let before = self.there.insert(*address, word);
+            let enters = word == STACK_END_MAGIC;
+            if before != Some(word) && (enters || !self.entered) {
+                let _ = write!(found, " {STRIDE:x}:{address:x}={word:x}");
+            }
+            self.entered |= enters;
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const MIB: u64 = 1 << 20;
-
-    /// A page a MiB, each found `step` ms after the one before.
-    fn row(mib: impl Iterator<Item = u64>, from_ms: Ns, step: Ns) -> String {
-        let at = |look: usize| (from_ms + step * look as Ns) * 1_000_000;
-        let line = |(look, mib): (usize, u64)| {
-            format!("{} {} {MIB:x}:{:x}\n", at(look + 1), at(look), mib * MIB)
-        };
-        mib.enumerate().map(line).collect()
-    }
-
-    #[test]
-    fn what_is_filled_from_its_begin_to_its_end_was_unpacked() {
-        let text = row(1..14, 200, 1) + &row((52..66).rev(), 300, 5) + &row(216..268, 400, 6);
-        let found = unpacked(&parse(&text), 216 * MIB).expect("it was unpacked");
-        assert_eq!((found.first.before, found.first.at), (400_000_000, 406_000_000));
-        assert_eq!(found.last.at, (400 + 52 * 6) * 1_000_000);
-        // Another place, downwards, or too little.
-        for kernel in [300, 52, 265] {
-            assert_eq!(unpacked(&parse(&text), kernel * MIB), None, "{kernel}");
-        }
-        // What came long after is something else.
-        let later = row(216..230, 400, 6) + &row(230..268, 2_400, 6);
-        let found = unpacked(&parse(&later), 216 * MIB).expect("it was unpacked");
-        assert_eq!(found.last.address, 229 * MIB);
-    }
-
-    #[test]
-    fn what_was_put_there_at_once_was_not_unpacked() {
-        let at_once: String = (16..60).map(|mib| format!(" {MIB:x}:{:x}", mib * MIB)).collect();
-        let text = row((62..66).rev(), 300, 5) + "400000000 390000000" + &at_once + "\n";
-        assert_eq!(unpacked(&parse(&text), 16 * MIB), None);
-        assert_eq!(parse("x y\n1 2 3\n5 9 1:1\n9 5 0:1 g:1\n"), []);
-    }
-
-    #[test]
-    fn times_of_a_damaged_recording_are_no_panic() {
-        let text = "2 1 100000:100000\n9 -9223372036854775808 100000:200000\n";
-        assert_eq!(unpacked(&parse(text), MIB), None);
-    }
-
-    proptest! {
-        #[test]
-        fn nothing_panics(text in "(-?[0-9]{1,19} -?[0-9]{1,19}( [0-9a-f]{1,16}:[0-9a-f]{1,16}){0,6}\n){0,8}", kernel: u64) {
-            let _ = unpacked(&parse(&text), kernel);
-        }
-    }
+/// True if a page of a process is there.
+fn is_there(pagemap: &File, address: u64) -> bool {
+    let mut entry = [0; 8];
+    let read = pagemap.read_exact_at(&mut entry, address / PAGE * 8);
+    read.is_ok() && u64::from_ne_bytes(entry) & THERE != 0
 }

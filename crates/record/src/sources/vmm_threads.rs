@@ -8,7 +8,10 @@
 //! `/proc/PID/io` is what the process has read: a VMM whose disk is a file reads what its firmware and
 //! boot loader read.
 //!
-//! Looks come in intervals of a 64th of the time since the exec, from 2 to 50 ms.
+//! Looks come in intervals of a 64th of the time since the exec, from 2 to 50 ms. Once a vCPU is at work
+//! only what was read is looked at, and the threads that work, for whether they stand still ([`stood`]).
+
+mod stood;
 
 use super::{kvm_trace, qemu_trace, read_bounded};
 use crate::looking::Looking;
@@ -27,7 +30,8 @@ use vmeter_model::{Event, Ns, RunRecord, What};
 pub const NAME: &str = "vmm-threads";
 
 /// Looks in the run's folder, a line each: when (`CLOCK_MONOTONIC`, ns), `rchar`, and of each thread
-/// `TID:RAN:WAITED` (ns). The first line is the process's number.
+/// `TID:RAN:WAITED` (ns); later `~TID:RAN:WAITED:TIMES:STATE` of those at work. The first line is the process's
+/// number.
 const FILE: &str = "vmm-threads.txt";
 
 /// Time between two looks: this part of the time since the exec, within these bounds.
@@ -77,14 +81,15 @@ impl Recorder for VmmThreads {
             insns: None,
             what,
         };
+        let stalls = stood::stalls(raw).into_iter().map(event);
         // Who is told of the machine's start knows it better, and the disks' reads too.
         let told = |name: &str| saved.run.sources.iter().any(|source| source.name == name);
         if told(qemu_trace::NAME) || told(kvm_trace::NAME) {
-            return Ok(Vec::new());
+            return Ok(stalls.collect());
         }
         let running = began(raw, exec_ns)
             .map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
-        Ok(running.into_iter().chain(reads(raw)).map(event).collect())
+        Ok(running.into_iter().chain(reads(raw)).map(event).chain(stalls).collect())
     }
 }
 
@@ -118,6 +123,8 @@ pub struct Look {
     of_threads: bool,
     /// How long each thread but the main one had run, and run or waited, ns.
     threads: BTreeMap<i32, (u64, u64)>,
+    /// Those that work, once one does.
+    at_work: BTreeMap<i32, stood::Counts>,
 }
 
 /// When a vCPU began to run, and how far off that is. The vCPUs are those threads of the last look
@@ -172,7 +179,9 @@ fn parse(text: &str) -> Vec<Look> {
     let look = |line: &str| {
         let mut words = line.split(' ');
         let (at, read) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let mut words = words.peekable();
+        let rest: Vec<&str> = words.collect();
+        let at_work = rest.iter().filter_map(|word| stood::parse(word)).collect();
+        let mut words = rest.into_iter().filter(|word| !word.starts_with(stood::MARK)).peekable();
         let of_threads = words.peek().is_some();
         let threads = words.filter_map(|word| {
             let mut numbers = word.split(':');
@@ -181,7 +190,7 @@ fn parse(text: &str) -> Vec<Look> {
                 (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
             (Some(tid) != main).then_some((tid, (ran, ran.saturating_add(waited))))
         });
-        Some(Look { at, read, of_threads, threads: threads.collect() })
+        Some(Look { at, read, of_threads, threads: threads.collect(), at_work })
     };
     lines.filter_map(look).collect()
 }
@@ -203,9 +212,10 @@ impl Live for Recording {
     fn exec(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         self.end();
         let pid = tracee.pid;
-        let mut all = true;
+        let mut followed = None;
         let look = move |text: &mut String, since: Ns| {
-            all &= !look(pid, all, text)?;
+            let at_work = look(pid, followed.as_deref(), text)?;
+            followed = followed.take().or((!at_work.is_empty()).then_some(at_work));
             (since <= MOST_NS).then(|| (since / PART).clamp(SHORTEST, LONGEST))
         };
         let looking = Looking::start(NAME, format!("{pid}\n"), look);
@@ -217,7 +227,7 @@ impl Live for Recording {
     fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
         self.text = self.end();
         if let Some(text) = &mut self.text {
-            look(tracee.pid, true, text);
+            look(tracee.pid, None, text);
         }
         Ok(())
     }
@@ -233,29 +243,38 @@ impl Live for Recording {
     }
 }
 
-/// Adds a line: what the process had read, and what `all` its threads had run. True if one has run
-/// for long; none if the process is gone.
-fn look(pid: i32, all: bool, text: &mut String) -> Option<bool> {
+/// Adds a line: what the process had read, and what all its threads had run, or those that are
+/// `followed`. The threads that are at work, once one has run for long; none if the process is gone.
+fn look(pid: i32, followed: Option<&[String]>, text: &mut String) -> Option<Vec<String>> {
     let at = clock::monotonic();
     let proc = Path::new("/proc").join(pid.to_string());
     let io = std::fs::read_to_string(proc.join("io")).ok()?;
     let read = io.lines().find_map(|line| line.strip_prefix("rchar: "))?;
     let mut line = format!("{at} {read}");
-    let mut at_work = false;
-    for task in
-        all.then(|| std::fs::read_dir(proc.join("task")).ok()).flatten().into_iter().flatten()
-    {
-        let Ok(task) = task else { continue };
+    let tasks = proc.join("task");
+    if let Some(followed) = followed {
+        for tid in followed {
+            let _ = write!(line, "{}", stood::noted(&tasks, tid).unwrap_or_default());
+        }
+        let _ = writeln!(text, "{line}");
+        return Some(Vec::new());
+    }
+    let mut all: Vec<(u64, String)> = Vec::new();
+    for task in std::fs::read_dir(&tasks).ok().into_iter().flatten().flatten() {
         let Ok(counts) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
         let mut counts = counts.split_whitespace();
         let (Some(ran), Some(waited)) = (counts.next(), counts.next()) else { continue };
-        let tid = task.file_name();
-        let tid = tid.to_string_lossy();
-        at_work |= tid.parse() != Ok(pid) && ran.parse().is_ok_and(|ran: u64| ran > AT_WORK_NS);
+        let tid = task.file_name().to_string_lossy().into_owned();
         let _ = write!(line, " {tid}:{ran}:{waited}");
+        if tid.parse() != Ok(pid) {
+            all.push((ran.parse().unwrap_or(0), tid));
+        }
     }
     let _ = writeln!(text, "{line}");
-    Some(at_work)
+    let most = all.iter().map(|(ran, _)| *ran).max().filter(|most| *most > AT_WORK_NS);
+    let works = |ran: u64| most.is_some_and(|most| ran.saturating_mul(2) >= most);
+    all.retain(|(ran, _)| works(*ran));
+    Some(all.into_iter().map(|(_, tid)| tid).take(stood::MOST).collect())
 }
 
 #[cfg(test)]

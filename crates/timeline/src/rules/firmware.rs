@@ -13,6 +13,7 @@ use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::landmarks::{loaded_a_loader, loaded_compressed, loaded_entry};
+use crate::landmarks::{IMAGE_LOADED, IMAGE_LOADING};
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
@@ -76,7 +77,8 @@ pub(crate) fn to_rom<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
 pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
     // UEFI asks for a kernel's size and loads none where that is 0.
     if !loaded_compressed(facts) && !loaded_entry(facts) {
-        return None;
+        let seen = |symbol| facts.first_reached(&[symbol]);
+        return seen(IMAGE_LOADING).zip(seen(IMAGE_LOADED));
     }
     let mut interval: Option<(Stamp<'a>, Stamp<'a>)> = None;
     let mut broken = false;
@@ -109,8 +111,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         .filter_map(|h| Some((part_name(h.means)?, h.at.max(start), h.error, h.source)))
         .collect();
     let stages = super::edk2::stages(facts, reset, end);
-    let by_log = || Some(vec![("bios:start", start, reset.error, parts.first()?.3)]);
-    let Some(mut cuts) = stages.or_else(by_log) else { return };
+    // What a log, from the first moments on, says nothing of comes before it. A console's first line
+    // comes at any time.
+    let logs = facts.hits.iter().find(inside).is_some_and(|h| h.on == On::Firmware);
+    let begin = parts.first().map(|first| ("bios:start", start, reset.error, first.3));
+    let mut cuts = stages.unwrap_or_else(|| begin.filter(|_| logs).into_iter().collect());
     let told = cuts.last().map_or(start, |last| last.1);
     cuts.extend(parts.into_iter().filter(|part| part.1 >= told));
     super::edk2::menu_wait(facts, &mut cuts, end);

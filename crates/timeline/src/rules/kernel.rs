@@ -5,7 +5,9 @@ use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, WITH_INITCALLS};
 use crate::facts::Facts;
-use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, KERNEL_ENTRIES, MAPPED, WAY};
+use crate::landmarks::{
+    ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_MOVING, KERNEL_ENTRIES, MAPPED, STARTED, WAY,
+};
 use crate::lines::{begun, Hit, CLOCK_START_NS, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
@@ -29,6 +31,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     reached(Anchor::Decompress, &["bzimage-startup_32", "startup_32", "bzimage-startup_64"]);
     reached(Anchor::KernelEntry, KERNEL_ENTRIES);
     unlisted(facts, found);
+    by_its_ram(facts, found);
     for hit in facts.hits.iter().filter(|hit| hit.error <= CLOCK_START_NS) {
         let stamp = |error: Ns| Stamp { at: hit.at, error, source: hit.source };
         match hit.means {
@@ -45,6 +48,26 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         }
     }
     by_its_clock(facts, found);
+}
+
+/// What a kernel does before `start_kernel`: page tables, its variables cleared, microcode.
+const BEFORE_START_NS: Ns = 30_000_000;
+
+/// What looks at the guest's RAM tell: its decompressor moved itself, and `start_kernel` had begun.
+fn by_its_ram<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    if let Some(moving) = facts.first_reached(&[IMAGE_MOVING]) {
+        found.offer(Anchor::Decompress, Trust::Near, moving);
+    }
+    if let Some(entry) = entered(facts) {
+        found.offer(Anchor::KernelEntry, Trust::Near, entry);
+    }
+}
+
+/// When the kernel was entered, by looks at the guest's RAM.
+pub(crate) fn entered<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+    let started = facts.first_reached(&[STARTED])?;
+    let error = started.error.saturating_add(BEFORE_START_NS);
+    Some(Stamp { at: started.at - started.error, error, ..started })
 }
 
 /// A kernel whose first lines came before its console was there: its clock began before the stamps of

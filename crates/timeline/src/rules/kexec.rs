@@ -2,7 +2,7 @@
 //! the lines of the console. What nobody saw there is `unattributed`.
 
 use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
-use super::kernel::{parts, told};
+use super::kernel::{entered, parts, told};
 use super::said::{before, stretches};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
@@ -58,7 +58,11 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let facts = &*second.facts;
     // A log buffer's banner that may be from any time since says nothing of when it began.
     let bounded = |at: &Stamp<'a>| at.error <= NO_TIME_ERROR_NS.max(at.at - begin.at - 1);
-    let entry = begins(facts, |h| h.means_entry()).filter(bounded);
+    let said = || {
+        let own = facts.hits.iter().filter(|h| h.on == On::Kernel && h.means_entry());
+        own.map(stamp).filter(bounded).min_by_key(|at| at.error)
+    };
+    let entry = entered(facts).or_else(said);
     let init = begins(facts, |h| h.means_init());
     let panic = begins(facts, |h| h.means == Means::Panic);
     let down = goes_down(facts).map_or(last, |at| at.at.min(last));
@@ -153,8 +157,11 @@ impl Hit<'_> {
 
 /// The first line that means something.
 fn begins<'a>(facts: &Facts<'a>, means: impl Fn(&Hit<'a>) -> bool) -> Option<Stamp<'a>> {
-    let hit = facts.hits.iter().find(|h| h.on == On::Kernel && means(h))?;
-    Some(Stamp { at: hit.at, error: hit.error, source: hit.source })
+    facts.hits.iter().find(|h| h.on == On::Kernel && means(h)).map(stamp)
+}
+
+fn stamp<'a>(hit: &Hit<'a>) -> Stamp<'a> {
+    Stamp { at: hit.at, error: hit.error, source: hit.source }
 }
 
 /// The first sign of going down.

@@ -63,7 +63,8 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
         }
     }
     loaded::files(facts, tree, &placed);
-    let told = [Anchor::KernelFirst, Anchor::Decompress].iter().any(|a| anchors.get(*a).is_some());
+    let ends = [Anchor::Hypervisor, Anchor::KernelFirst, Anchor::Decompress];
+    let told = facts.another.is_some() || ends.iter().any(|a| anchors.get(*a).is_some());
     let before = parts.iter().rfind(|(_, at)| at.at <= end);
     let last = Stamp { at: end, ..before.map_or(begin, |(_, at)| *at) };
     if let Some(to) = anchors.get(Anchor::KernelEntry).filter(|_| !told) {

@@ -4,6 +4,7 @@
 //! and, once those are chosen and the phases stand, which spans it sees inside
 //! them ([`RuleSet::spans`]).
 
+mod another;
 mod edk2;
 mod firmware;
 pub(crate) mod initcalls;
@@ -32,13 +33,13 @@ mod vmm;
 use crate::anchors::{Anchors, Candidates};
 use crate::facts::Facts;
 use crate::tree::Growing;
+pub(crate) use another::{another, Another};
 pub(crate) use firmware::{of_firmware, part_name, to_rom};
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
 pub(crate) use person::PERSON;
 pub(crate) use stages::SYSTEMD;
 pub(crate) use unpack::UNPACK;
-pub(crate) use unseen::up_to_entry;
 pub(crate) use verbs::described;
 
 /// A family of phases.
@@ -70,7 +71,11 @@ pub(crate) const RULES: &[RuleSet] = &[
     kexec::RULES,
     firmware::LOADING,
     observe::RULES,
+    another::RULES,
 ];
+
+/// A family without spans of its own.
+pub(crate) fn no_spans<'a>(_: &Facts<'a>, _: &Anchors<'a>, _: &mut Growing<'a>) {}
 
 /// A family without moments of its own.
 pub(crate) fn no_anchors<'a>(_: &Facts<'a>, _: &mut Candidates<'a>) {}

@@ -62,7 +62,11 @@ fn by_its_lines<'a>(
 
 fn between<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let seen = |anchor| anchors.get(anchor);
-    let image = [Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
+    if facts.another.is_some_and(|another| !another.is_hypervisor) {
+        return;
+    }
+    let image =
+        [Anchor::Hypervisor, Anchor::KernelFirst, Anchor::Decompress].into_iter().find_map(seen);
     let kernel = OF_KERNEL.into_iter().find_map(|(anchor, name)| Some((seen(anchor)?, name)));
     let kernel = |way: &str| match kernel {
         Some((at, name)) => (Some(at), format!("{way}{name}")),

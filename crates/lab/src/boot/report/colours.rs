@@ -11,7 +11,7 @@ pub(super) fn group_of(name: &str) -> Group {
         Group::Unattributed
     } else if starts(&["vmm:"]) {
         Group::Vmm
-    } else if starts(&["bios", "firmware", "qboot", "boot-loader", "grub:"]) {
+    } else if starts(&["bios", "firmware", "qboot", "boot-loader", "grub:", "hypervisor"]) {
         Group::Firmware
     } else if starts(&["kernel:initcall", "initcall "]) {
         Group::Initcalls

@@ -26,12 +26,16 @@ vmeter_base::words! {
         Shutdown = "shutdown",
         /// A guest that is seen by its lines alone, whose kernel was not.
         Guest = "guest's lines",
+        /// Xen, up to the kernel that it starts.
+        Hypervisor = "hypervisor",
         /// A machine that is reset and goes on: up to the kernel that comes then.
         Reboot = "reboot",
         /// A guest that is dead, until its end.
         Dead = "after the panic",
         /// What was launched, once its VMM had ended.
         Launcher = "launcher, after",
+        /// The host, while it let the VMM stand still.
+        Host = "host",
         /// vmeter, while it held the VMM.
         Own = "vmeter itself",
     }
@@ -46,12 +50,16 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Loader)
     } else if starts(&["kernel:panic", "kexec:kernel-panic", "reboot:kernel-panic"]) {
         Some(Stage::Dead)
+    } else if phase == "hypervisor" {
+        Some(Stage::Hypervisor)
     } else if phase == "reboot" {
         Some(Stage::Reboot)
     } else if phase == "guest" {
         Some(Stage::Guest)
     } else if phase == "vmm:wrapper-end" {
         Some(Stage::Launcher)
+    } else if phase.starts_with("host:") {
+        Some(Stage::Host)
     } else if phase == OBSERVE {
         Some(Stage::Own)
     } else if starts(&["initrd", "switch-root", "dracut"]) {
@@ -185,6 +193,7 @@ mod tests {
             ("bios:overhead", "VMM and firmware"),
             ("kernel:load", "boot loader"),
             ("boot-loader", "boot loader"),
+            ("hypervisor", "hypervisor"),
             ("kernel:decompress", "kernel"),
             ("switch-root", "initrd"),
             ("/init:mount", "user space"),
@@ -194,6 +203,7 @@ mod tests {
             ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
+            ("host:no-cpu", "host"),
             ("kernel:panic", "after the panic"),
             ("kexec:kernel", "kernel"),
             ("reboot", "reboot"),

@@ -37,6 +37,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("vmm:ld.so",               "fewer shared libraries"),
     ("vmm:link",                "fewer shared libraries"),
     ("vmm:wrapper",             "start the VMM itself"),
+    ("host:no-cpu",             "a host with a CPU to spare"),
+    ("host:vmm-stopped",        "nobody who stops the VMM"),
     ("vmm:init",                "fewer devices, less memory"),
     ("vmm:exit",                "less memory to give back"),
     ("bios:vga",                "no display (-vga none)"),
