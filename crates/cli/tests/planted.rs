@@ -69,7 +69,7 @@ fn a_wrapper_that_sleeps_on_both_sides_of_its_child() {
     );
     let result = boot(&lab, &["--vmm", text(&wrapper)]);
     let planted = shell_clock(&clock);
-    let found = phase(&result, "vmm:wrapper-end");
+    let found = phase(&result, "launcher:after");
     let held = phase(&result, "vmeter:observe");
     assert!(found + held >= planted, "{found} {held} {planted}");
     assert!(found - planted < 0.5 * planted, "{found} {planted}");

@@ -2,7 +2,7 @@
 
 use super::colours::group_of;
 use serde::Serialize;
-use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
+use vmeter_model::span::{AFTER, OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Span, Timeline};
 use vmeter_render::exported;
@@ -50,7 +50,7 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Reboot)
     } else if phase == "guest" {
         Some(Stage::Guest)
-    } else if phase == "vmm:wrapper-end" {
+    } else if phase == AFTER {
         Some(Stage::Launcher)
     } else if phase == OBSERVE {
         Some(Stage::Own)
@@ -194,6 +194,7 @@ mod tests {
             ("vmm:init+bios:overhead+kernel:decompress", "VMM to kernel"),
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
+            (AFTER, "launcher, after"),
             ("kernel:panic", "after the panic"),
             ("kexec:kernel", "kernel"),
             ("reboot", "reboot"),

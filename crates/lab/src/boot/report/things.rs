@@ -37,6 +37,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("vmm:ld.so",               "fewer shared libraries"),
     ("vmm:link",                "fewer shared libraries"),
     ("vmm:wrapper",             "start the VMM itself"),
+    ("vmm:wait-for-start",      "start its machine sooner (cont, API)"),
+    ("launcher:after",          "what its launcher does after it"),
     ("vmm:init",                "fewer devices, less memory"),
     ("vmm:exit",                "less memory to give back"),
     ("bios:vga",                "no display (-vga none)"),
