@@ -111,9 +111,7 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
             stderr: run.exit.stderr_tail.clone(),
         },
         Cause::Ready => Outcome::Done,
-        Cause::PowerOff | Cause::Exit | Cause::Launcher
-            if matches!(run.until, Until::PowerOff) =>
-        {
+        Cause::PowerOff | Cause::Exit | Cause::Launcher if matches!(run.until, Until::PowerOff) => {
             Outcome::Done
         }
         Cause::Restart if run.ends_by_reset && matches!(run.until, Until::PowerOff) => {
@@ -162,9 +160,7 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
         (
             Cause::PowerOff | Cause::Restart | Cause::Ready | Cause::Exit | Cause::Launcher,
             Some(killed),
-        ) => {
-            End::new(Cause::Starved, format!("{}: {killed}", whose_log(clues)))
-        }
+        ) => End::new(Cause::Starved, format!("{}: {killed}", whose_log(clues))),
         _ => end,
     }
 }

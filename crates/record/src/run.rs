@@ -450,7 +450,8 @@ fn judged(
 }
 
 /// What to do where a daemon was asked, and where nobody was.
-const OF_DAEMON: &str = "A VM that a daemon starts is none of its processes: give the VMM's own command line";
+const OF_DAEMON: &str =
+    "A VM that a daemon starts is none of its processes: give the VMM's own command line";
 const OF_NOBODY: &str =
     "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: give the VMM's own \
      command line. If the command is a VMM that vmeter does not know, say where its boot ends: --until \

@@ -20,6 +20,8 @@ const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(50);
 /// A guest's RAM is no less in one piece, bytes.
 const GUEST_RAM: u64 = 16 << 20;
+/// A translator's code is no less; what libraries write for themselves (libffi, PCRE) is 64 KiB, bytes.
+const CODE: u64 = 1 << 20;
 /// Descriptors of a process that are looked at.
 const MOST: usize = 4096;
 
@@ -194,9 +196,11 @@ fn is_guest_memory(line: &str) -> bool {
     let (Some(range), Some(mode)) = (words.next(), words.next()) else { return false };
     let name = words.nth(3).unwrap_or_default();
     let number = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
-    let length = range.split_once('-').map_or(0, |(from, to)| number(to).saturating_sub(number(from)));
+    let length =
+        range.split_once('-').map_or(0, |(from, to)| number(to).saturating_sub(number(from)));
     let own = !["[heap]", "[stack]"].contains(&name);
-    mode.starts_with("rwx") || mode.starts_with("rw") && own && length >= GUEST_RAM
+    let code = mode.starts_with("rwx") && length >= CODE;
+    code || mode.starts_with("rw") && own && length >= GUEST_RAM
 }
 
 #[cfg(test)]
@@ -261,7 +265,8 @@ mod tests {
         let is = |line: &str| is_guest_memory(line);
         assert!(is("7f0000000000-7f0010000000 rw-p 00000000 00:00 0"));
         assert!(is("7f0000000000-7f0010000000 rw-s 00000000 00:01 7 /memfd:ram (deleted)"));
-        assert!(is("7f0000000000-7f0000001000 rwxp 00000000 00:00 0"));
+        assert!(is("7f0000000000-7f0000200000 rwxp 00000000 00:00 0"));
+        assert!(!is("7f0000000000-7f0000010000 rwxp 00000000 00:00 0"));
         assert!(!is("7f0000000000-7f0010000000 ---p 00000000 00:00 0"));
         assert!(!is("7f0000000000-7f0010000000 r--p 00000000 fe:00 9 /usr/lib/locale/archive"));
         assert!(!is("550000000000-550010000000 rw-p 00000000 00:00 0 [heap]"));

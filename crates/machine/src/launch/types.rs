@@ -346,8 +346,8 @@ pub enum LaunchError {
     },
     /// The command ended well, and was no VMM.
     #[error(
-        "{command} ended after {seconds:.1} s, and no VMM was seen among its processes, so nothing \
-         was measured{asked}{left}. {mend}"
+        "{command}: no VMM was seen among its processes in {seconds:.1} s, so nothing was \
+         measured{asked}{left}. {mend}"
     )]
     NoVmm {
         /// What was launched.

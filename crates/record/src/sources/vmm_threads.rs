@@ -355,7 +355,10 @@ mod tests {
             99000000 900 7:18110000:0 9:4000000:0\n";
         assert_eq!(waits(&looks(text), 95 * MS), Some((20 * MS, 10 * MS)));
         // It read its kernel, or was at work.
-        assert_eq!(waits(&looks(&text.replace("108 7", "9000000 7")), 95 * MS), Some((50 * MS, 30 * MS)));
+        assert_eq!(
+            waits(&looks(&text.replace("108 7", "9000000 7")), 95 * MS),
+            Some((50 * MS, 30 * MS))
+        );
         assert_eq!(waits(&looks(&text.replace("18110000", "28110000")), 95 * MS), None);
         assert_eq!(waits(&looks(text), 15 * MS), None);
     }

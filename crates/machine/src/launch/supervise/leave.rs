@@ -30,7 +30,8 @@ impl Supervisor<'_> {
         self.leader = if by_itself { Leader::Done } else { Leader::Failed };
         if self.seen.end.is_none() && !by_itself {
             let left = self.own.all(self.pid, self.leader).into_iter();
-            self.seen.left_behind = left.map(|pid| format!("{} (pid {})", own::name(pid), number(pid))).collect();
+            self.seen.left_behind =
+                left.map(|pid| format!("{} (pid {})", own::name(pid), number(pid))).collect();
         }
         self.seen.asked = self.asks.take();
         if !by_itself || self.own.ends_all {

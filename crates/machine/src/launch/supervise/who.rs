@@ -59,10 +59,7 @@ impl Supervisor<'_> {
 
     /// True while what was launched may be anything but the VMM.
     fn may_be_launcher(&self) -> bool {
-        self.options.frees_ram
-            && self.is_sought()
-            && self.vmm == self.pid
-            && !has_machine(self.pid)
+        self.options.frees_ram && self.is_sought() && self.vmm == self.pid && !has_machine(self.pid)
     }
 
     /// True as long as no VMM is seen among the processes of the launch.
