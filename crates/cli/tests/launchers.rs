@@ -268,11 +268,12 @@ fn two_vmms_are_said_to_be_two() {
     assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
     assert!(warnings.contains("none of its lines counts"), "{warnings}");
     // The screen says it, whatever else is on it.
-    let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:^vmeter: ready"];
+    let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Power down"];
     let ran = lab.run(&[words.as_slice(), &["--", text(&script)]].concat());
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("more than one VMM ran"), "{said}");
+    assert!(said.contains("the one that ended this run may be another's"), "{said}");
 }
 
 /// What is added goes to the VMM as it is executed, whatever the script passes on; where the VMM
