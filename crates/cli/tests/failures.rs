@@ -343,6 +343,50 @@ fn a_machine_that_fails_each_time_is_a_bad_answer() {
 }
 
 /// `ulimit -s 64`: an overflow of the stack has no message.
+/// A clock_gettime(2) by which the wall's clock is off; Linux itself sets none before 1970.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    int r = syscall(SYS_clock_gettime, clock, time);
+    if (!r && clock == CLOCK_REALTIME) time->tv_sec += atol(getenv("CLOCK_OFF"));
+    return r;
+}
+"#;
+
+/// A host without a battery for its clock, or with one that is far ahead.
+#[test]
+fn a_clock_before_1970_or_after_9999_stops_nothing() {
+    let lab = Lab::new();
+    let (code, library) = (lab.path("clock.c"), lab.path("clock.so"));
+    std::fs::write(&code, CLOCK).expect("scratch space");
+    let mut cc = std::process::Command::new("cc");
+    let built = cc.args(["-shared", "-fPIC", "-o"]).args([&library, &code]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        println!("skipped: no C compiler");
+        return;
+    }
+    let vmm = lab.script("vmm", "#!/bin/sh\necho ready\n");
+    let boot = ["boot", "--warmup", "0", "--runs", "2", "--until", "line:ready", "--", text(&vmm)];
+    for (off, year) in [("-4000000000", "1970-01-01"), ("300000000000", "9999-12-31")] {
+        let run = |arguments: &[&str]| -> common::Ran {
+            let mut command = lab.command(arguments);
+            command.env("LD_PRELOAD", &library).env("CLOCK_OFF", off);
+            command.output().expect("vmeter runs").into()
+        };
+        for arguments in [&boot[..], &["runs", "trend"], &["runs", "list", "--since", "5d"]] {
+            let ran = run(arguments);
+            assert_eq!(ran.status, 0, "{off} {arguments:?}: {}", ran.stderr);
+        }
+        let listed = run(&["runs", "list", "--since", "5d"]);
+        assert!(listed.stdout.contains(year), "{off}: {}", listed.stdout);
+        assert!([0, 1].contains(&run(&["doctor"]).status), "{off}");
+    }
+}
+
 #[test]
 fn a_small_stack_is_enough() {
     let lab = Lab::new();

@@ -123,7 +123,7 @@ fn what_is_not_vmeters_is_never_ended() {
         ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(ended now)"),
         ("its launcher waits", format!("setsid --wait {run}"), "--timeout 2", false, "timed out"),
         ("in the session", format!("{run} & wait"), "--timeout 2", false, "timed out"),
-        ("its launcher fails", format!("{run} & {pid}; exit 3"), "", false, "exit status 3"),
+        ("its launcher fails", format!("{run} & {pid}; exit 3"), "", false, "ended with it: qemu"),
         ("done", quick.clone(), "", false, "power-off"),
     ] {
         let _ = std::fs::remove_file(&file);
@@ -178,6 +178,84 @@ fn a_probe_is_no_vmm() {
     }
 }
 
+/// A daemon of this test, as libvirtd is one: answers whoever connects, until it is dropped.
+fn daemon(lab: &Lab) -> std::path::PathBuf {
+    use std::io::Write;
+    let path = lab.path("daemon");
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a client");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let _ = client.write_all(b"Domain started\n");
+        }
+    });
+    path
+}
+
+/// What a client of a daemon prints is no guest's, however it is wrapped, and at any ready point.
+/// Who asks on the way to a VMM is no client.
+#[test]
+fn a_client_of_a_daemon_is_no_vmm() {
+    let lab = Lab::new();
+    let code = format!(
+        "import socket, subprocess, sys\n\
+         s = socket.socket(socket.AF_UNIX)\n\
+         s.connect('{}')\n\
+         print(s.makefile().readline().strip(), flush=True)\n\
+         if sys.argv[1:]: subprocess.run(sys.argv[1:])\n",
+        text(&daemon(&lab))
+    );
+    let client = lab.script("client", &format!("#!/usr/bin/env python3\n{code}"));
+    let client = text(&client);
+    let wrapped = lab.script("wrapped", &format!("#!/bin/sh\n{client}\necho ready\n"));
+    let vmm = lab.script("vmm", "#!/bin/sh\nsleep 0.1\necho ready\n");
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: no python3");
+        return;
+    }
+    let boot = |options: &[&str], command: &[&str]| {
+        let words = ["boot", "--warmup", "0", "--runs", "1"];
+        lab.run(&[words.as_slice(), options, &["--"], command].concat())
+    };
+    for (name, options, command) in [
+        ("alone", vec![], vec![client]),
+        ("its own line", vec!["--until", "line:started"], vec![client]),
+        ("a script's line", vec!["--until", "line:ready"], vec![text(&wrapped)]),
+        ("another session", vec!["--until", "line:started"], vec!["setsid", "--wait", client]),
+        ("unwatched", vec!["--until", "line:ready", "--watch", "none"], vec![text(&wrapped)]),
+    ] {
+        let ran = boot(&options, &command);
+        assert_eq!(ran.status, 1, "{name}: {}{}", ran.stdout, ran.stderr);
+        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("no VMM was seen among its processes"), "{name}: {said}");
+        let pid = format!("(pid {})", std::process::id());
+        assert!(said.contains(" asked ") && said.contains(&pid), "{name}: {said}");
+        assert_eq!(ran.stdout, "", "{name}: nothing was measured");
+    }
+    let ran = boot(&["--until", "line:ready"], &[client, text(&vmm)]);
+    assert_eq!(ran.status, 0, "it asked, and started a VMM then: {}", ran.stderr);
+}
+
+/// As libguestfs does: the launcher has what it wanted, ends its VMM and exits with 0.
+#[test]
+fn a_launcher_that_ends_its_vmm_is_content_with_it() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    for (script, cause) in [
+        (format!("{vmm} --for 60 & sleep 0.5; kill $!; wait; exit 0"), "ended-by-launcher"),
+        (format!("{vmm} --for 60 & sleep 0.5; kill $!; wait; exit 5"), "vmm-failure"),
+    ] {
+        let script = lab.script("launcher", &format!("#!/bin/sh\n{script}\n"));
+        let words = ["boot", "--warmup", "0", "--runs", "1", "--no-inject"];
+        let more = ["--export-json", "-", "--", text(&script)];
+        let ran = lab.run(&[words.as_slice(), &more].concat());
+        let run: serde_json::Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        assert_eq!(run["runs"][0]["end"]["cause"], cause, "{}", ran.stderr);
+        assert_eq!(ran.status, i32::from(cause == "vmm-failure"), "{}", ran.stderr);
+    }
+}
+
 /// Of two VMMs one is measured, and it is said that there are two.
 #[test]
 fn two_vmms_are_said_to_be_two() {
@@ -187,8 +265,15 @@ fn two_vmms_are_said_to_be_two() {
     let script = lab.script("launcher", &script);
     let run = lab.json(&["boot", "--warmup", "0", "--runs", "1", "--", text(&script)]);
     let warnings = run["runs"][0].to_string();
-    assert!(warnings.contains("more than one VMM was started"), "{warnings}");
-    assert!(warnings.contains("none of its lines is used"), "{warnings}");
+    assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
+    assert!(warnings.contains("none of its lines counts"), "{warnings}");
+    // The screen says it, whatever else is on it.
+    let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Power down"];
+    let ran = lab.run(&[words.as_slice(), &["--", text(&script)]].concat());
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("more than one VMM ran"), "{said}");
+    assert!(said.contains("the one that ended this run may be another's"), "{said}");
 }
 
 /// What is added goes to the VMM as it is executed, whatever the script passes on; where the VMM

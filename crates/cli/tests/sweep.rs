@@ -292,14 +292,17 @@ fn a_planted_jump_in_a_real_guest() {
         return;
     }
     let lab = Lab::new();
+    // Two runs a point have 4 degrees of freedom: among all phases a jump is found from ten times
+    // their scatter on, which is half a second on a busy host.
+    const PLANTED_S: f64 = 2.0;
     let result = lab.json(&[
         "sweep",
         "-P",
         "pcie-root-ports=0..3",
         "--append",
-        "vmeter.sleep_if_ports=2:600",
+        "vmeter.sleep_if_ports=2:2000",
         "--runs",
-        "2",
+        "3",
         "--warmup",
         "0",
     ]);
@@ -313,12 +316,12 @@ fn a_planted_jump_in_a_real_guest() {
     assert_eq!(breaks.len(), 1, "{step}");
     assert_eq!(breaks[0]["between"], serde_json::json!([1.0, 2.0]));
     let jump = breaks[0]["jump_s"].as_f64().expect("a jump");
-    assert!((0.55..1.2).contains(&jump), "{jump} s");
+    assert!((0.9..1.5).contains(&(jump / PLANTED_S)), "{jump} s");
     let saved = result["saved_in"].as_str().expect("saved_in");
     assert!(Path::new(saved).join("session.json").exists());
     let explained = result["breaks_explained"].as_array().expect("breaks_explained");
     let here = explained.iter().find(|e| e["between"] == serde_json::json!([1.0, 2.0]));
     let rows = here.expect("explained")["diff"]["rows"].as_array().expect("rows");
     let activity = rows.iter().find(|r| r["name"] == "/init:sleep-if-ports").expect("the step");
-    assert!(activity["difference"].as_f64().is_some_and(|d| d > 0.5), "{activity}");
+    assert!(activity["difference"].as_f64().is_some_and(|d| d > 0.9 * PLANTED_S), "{activity}");
 }

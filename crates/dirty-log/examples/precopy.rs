@@ -46,7 +46,7 @@ impl Drop for Memory {
 
 /// One round: the pages that were written, protected and copied a run at a time.
 fn round(tracker: &mut dyn Tracker, from: &Memory, to: &mut [u64]) -> Result<usize, TrackError> {
-    let mut dirty = [PageSet::new(PAGES)];
+    let mut dirty = [PageSet::of_host_pages(PAGES * page_size())];
     tracker.report(&mut dirty)?;
     let mut runs: Vec<Range<usize>> = Vec::new();
     dirty[0].for_each_run(|run| runs.push(run));

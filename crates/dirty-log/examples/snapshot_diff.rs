@@ -57,7 +57,7 @@ fn tracker(memory: &Memory) -> Result<Box<dyn Tracker>, TrackError> {
 
 /// A snapshot, with the guest stopped.
 fn snapshot(memory: &Memory, tracker: &mut dyn Tracker) -> Result<Diff, TrackError> {
-    let mut dirty = [PageSet::new(PAGES)];
+    let mut dirty = [PageSet::of_host_pages(PAGES * page_size())];
     tracker.collect(&mut dirty)?;
     let mut runs = Vec::new();
     dirty[0].for_each_run(|run| runs.push((run.clone(), memory.read(&run))));

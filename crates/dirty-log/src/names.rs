@@ -1,7 +1,6 @@
 //! The names that vm-memory's `AtomicBitmap` has for the same: a VMM that calls those changes
 //! the type and nothing else.
 
-use crate::runs::pages_of;
 use crate::slot::Slot;
 use crate::strategy::{DirtyBitmap, Strategy};
 use crate::summary::SummaryBitmap;
@@ -62,7 +61,7 @@ macro_rules! names {
 
             /// The pages of `len` bytes from `start` on.
             pub fn pages_of(&self, start: usize, len: usize) -> Range<usize> {
-                pages_of(start, len, self.page_size().trailing_zeros())
+                self.size().pages_of(start, len)
             }
         }
     };
@@ -127,7 +126,7 @@ impl SummaryBitmap {
     /// Makes it cover so many bytes more, in pages that are clean.
     pub fn enlarge(&mut self, additional_size: usize) {
         let bytes = self.bytes() + additional_size;
-        let larger = Self::new(bytes, self.page_size()).expect(KNOWN);
+        let larger = Self::new(bytes, self.size().bytes());
         larger.mark_words(0, &self.snapshot());
         *self = larger;
     }
@@ -136,7 +135,7 @@ impl SummaryBitmap {
 /// What is marked in it is marked in the copy.
 impl Clone for SummaryBitmap {
     fn clone(&self) -> Self {
-        let copy = Self::new(self.bytes(), self.page_size()).expect(KNOWN);
+        let copy = Self::new(self.bytes(), self.size().bytes());
         copy.mark_words(0, &self.snapshot());
         copy
     }

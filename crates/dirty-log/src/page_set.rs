@@ -4,14 +4,15 @@ use crate::bits::{Bits, Shape};
 use crate::harvest::Harvest;
 use crate::runs::aligned;
 use crate::summary::SummaryBitmap;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
-/// A bitmap of another number of pages than the set that is to have its marks: it covers other
-/// memory, or the same in pages of another size.
+/// A bitmap of other pages than the set that is to have its marks: it covers other memory, or the
+/// same in pages of another size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the bitmap has {bitmap} pages of {page_size} bytes, the set {set} pages: make the set with the \
-     bitmap's `pages()`, and addresses with its `page_size()`"
+    "the bitmap has {bitmap} pages of {page_size} bytes, the set {set} of {set_page_size}: make the \
+     set with the bitmap's `bytes()` and `page_size()`"
 )]
 #[non_exhaustive]
 pub struct OtherPages {
@@ -21,6 +22,8 @@ pub struct OtherPages {
     pub page_size: usize,
     /// Pages of the set.
     pub set: usize,
+    /// Bytes in a page of the set.
+    pub set_page_size: usize,
 }
 
 /// A set of pages with the same summary above it, for one thread: where KVM's log, a
@@ -29,13 +32,25 @@ pub struct OtherPages {
 pub struct PageSet {
     bits: Bits,
     pages: usize,
+    page_size: NonZeroUsize,
     count: usize,
 }
 
 impl PageSet {
-    /// Empty, for pages `0..pages`.
-    pub fn new(pages: usize) -> Self {
-        Self { bits: Bits::new(Shape::new(pages)), pages, count: 0 }
+    /// Empty, for `bytes` of memory in pages of `page_size` bytes, as the bitmaps.
+    pub fn new(bytes: usize, page_size: NonZeroUsize) -> Self {
+        let pages = bytes.div_ceil(page_size.get());
+        Self { bits: Bits::new(Shape::new(pages)), pages, page_size, count: 0 }
+    }
+
+    /// Empty, for the pages of a bitmap.
+    pub fn like(bitmap: &SummaryBitmap) -> Self {
+        Self::new(bitmap.bytes(), bitmap.size().bytes())
+    }
+
+    /// Bytes in a page.
+    pub fn page_size(&self) -> usize {
+        self.page_size.get()
     }
 
     /// How many pages there can be.
@@ -115,8 +130,9 @@ impl PageSet {
     }
 
     fn check(&self, bitmap: usize, page_size: usize) -> Result<(), OtherPages> {
-        let other = OtherPages { bitmap, page_size, set: self.pages };
-        (bitmap == self.pages).then_some(()).ok_or(other)
+        let (set, set_page_size) = (self.pages, self.page_size());
+        let other = OtherPages { bitmap, page_size, set, set_page_size };
+        ((bitmap, page_size) == (set, set_page_size)).then_some(()).ok_or(other)
     }
 
     /// The words that are not 0, with their index, in order.
@@ -167,7 +183,8 @@ impl Extend<usize> for PageSet {
 
 impl PartialEq for PageSet {
     fn eq(&self, other: &Self) -> bool {
-        self.count == other.count && self.dirty_words().eq(other.dirty_words())
+        (self.pages, self.page_size, self.count) == (other.pages, other.page_size, other.count)
+            && self.dirty_words().eq(other.dirty_words())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Words of 64 pages as runs: what a migration sends in one piece.
 
 use std::convert::Infallible;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// Words that are looked at together.
@@ -148,14 +149,42 @@ impl Runs {
     }
 }
 
-/// The pages that have any of `len` bytes from `offset` on; none for no bytes.
-#[inline]
-pub(crate) fn pages_of(offset: usize, len: usize, page_shift: u32) -> Range<usize> {
-    if len == 0 {
-        return 0..0;
+/// The bytes of a page. Where they are a power of two, which page a byte is in costs a shift, else
+/// a division.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PageSize {
+    bytes: NonZeroUsize,
+    shift: Option<u32>,
+}
+
+impl PageSize {
+    pub(crate) fn new(bytes: NonZeroUsize) -> Self {
+        let shift = bytes.is_power_of_two().then_some(bytes.trailing_zeros());
+        Self { bytes, shift }
     }
-    let last = offset.saturating_add(len - 1) >> page_shift;
-    offset >> page_shift..last.saturating_add(1)
+
+    pub(crate) fn bytes(self) -> NonZeroUsize {
+        self.bytes
+    }
+
+    /// The page that has a byte.
+    #[inline]
+    pub(crate) fn page_of(self, offset: usize) -> usize {
+        match self.shift {
+            Some(shift) => offset >> shift,
+            None => offset / self.bytes,
+        }
+    }
+
+    /// The pages that have any of `len` bytes from `offset` on; none for no bytes.
+    #[inline]
+    pub(crate) fn pages_of(self, offset: usize, len: usize) -> Range<usize> {
+        if len == 0 {
+            return 0..0;
+        }
+        let last = self.page_of(offset.saturating_add(len - 1));
+        self.page_of(offset)..last.saturating_add(1)
+    }
 }
 
 /// Words of which the first holds pages from `first_page` on, moved to where words begin, with

@@ -3,11 +3,12 @@
 use crate::bits::{Bits, BitsRef, Shape};
 use crate::fence;
 use crate::hazard::{Last, Switch};
-use crate::runs::{aligned, pages_of, sure, surely, Runs};
+use crate::runs::{aligned, sure, surely, PageSize, Runs};
 use crate::sync::AtomicU64;
 use crate::writer;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ pub struct BadPageSize(pub usize);
 pub struct Slot {
     switch: Switch<AtomicU64>,
     shape: Shape,
-    page_shift: u32,
+    page_size: PageSize,
     bytes: usize,
     side: Side,
 }
@@ -103,15 +104,14 @@ fn this_thread() -> usize {
 
 impl Slot {
     pub(crate) fn new(bytes: usize, page_size: usize) -> Result<Self, BadPageSize> {
-        if !page_size.is_power_of_two() {
-            return Err(BadPageSize(page_size));
-        }
+        let whole = NonZeroUsize::new(page_size).filter(|size| size.is_power_of_two());
+        let size = PageSize::new(whole.ok_or(BadPageSize(page_size))?);
         writer::init();
         let shape = Shape::new(bytes.div_ceil(page_size));
         Ok(Self {
             switch: Switch::new(Bits::new(shape).into_raw()),
             shape,
-            page_shift: page_size.trailing_zeros(),
+            page_size: size,
             bytes,
             side: Side {
                 buffers: Mutex::default(),
@@ -134,7 +134,11 @@ impl Slot {
 
     /// Bytes in a page.
     pub fn page_size(&self) -> usize {
-        1 << self.page_shift
+        self.page_size.bytes().get()
+    }
+
+    pub(crate) fn size(&self) -> PageSize {
+        self.page_size
     }
 
     /// Bytes of memory it covers.
@@ -182,7 +186,7 @@ impl Slot {
     /// Marks the pages of `len` bytes from `offset` on.
     #[inline]
     pub fn mark_bytes(&self, offset: usize, len: usize) {
-        let pages = pages_of(offset, len, self.page_shift);
+        let pages = self.page_size.pages_of(offset, len);
         if pages.len() == 1 {
             self.mark(pages.start);
         } else {
@@ -217,7 +221,7 @@ impl Slot {
 
     /// Is the page at this byte marked and not yet harvested?
     pub fn is_marked_at(&self, offset: usize) -> bool {
-        self.is_marked(offset >> self.page_shift)
+        self.is_marked(self.page_size.page_of(offset))
     }
 
     /// Nothing was marked since the last harvest. Costs the same for every length.

@@ -7,6 +7,7 @@ use crate::slot::{when_unused, BadPageSize, Buffers, Locked, Slot};
 use crate::sync::plain;
 use std::fmt::{self, Debug};
 use std::marker::PhantomData;
+use std::num::NonZeroUsize;
 use std::ops::Deref;
 use std::str::FromStr;
 
@@ -278,16 +279,25 @@ impl Buffers {
     }
 }
 
-fn host_page_size() -> usize {
+/// Bytes in a page of the host's.
+fn host_page_size() -> NonZeroUsize {
     // SAFETY: sysconf takes an integer and touches no memory of ours.
     let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(found).unwrap_or(0)
+    let found = usize::try_from(found).ok().and_then(NonZeroUsize::new);
+    found.expect("sysconf(3) knows the size of a page")
 }
 
 impl crate::SummaryBitmap {
     /// All clean, for `bytes` of memory in pages of the host's size.
     pub fn of_host_pages(bytes: usize) -> Self {
-        Self::new(bytes, host_page_size()).expect("the kernel's page size is a power of two")
+        Self::new(bytes, host_page_size())
+    }
+}
+
+impl crate::PageSet {
+    /// Empty, for `bytes` of memory in pages of the host's size, as trackers have them.
+    pub fn of_host_pages(bytes: usize) -> Self {
+        Self::new(bytes, host_page_size())
     }
 }
 
@@ -314,7 +324,7 @@ impl<S: Strategy> DirtyBitmap<S> {
 
     /// All clean, for `bytes` of memory in pages of the host's size.
     pub fn of_host_pages(bytes: usize) -> Self {
-        Self::new(bytes, host_page_size()).expect("the kernel's page size is a power of two")
+        Self::new(bytes, host_page_size().get()).expect("the kernel's page size is a power of two")
     }
 
     /// Takes what was marked since the last harvest; see [`DirtyLog::harvest`].

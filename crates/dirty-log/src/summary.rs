@@ -15,9 +15,9 @@
 //! A mark sets its page's bit even if that is set, where a switched bitmap's only looks: the
 //! locked instruction is what makes visible, to who harvests the page, what was written to it.
 
-use crate::runs::{aligned, pages_of, sure, surely, Runs};
-use crate::slot::BadPageSize;
+use crate::runs::{aligned, sure, surely, PageSize, Runs};
 use crate::sync::{AtomicU64, Ordering};
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// A dirty bitmap that is marked and harvested without locks, by safe code.
@@ -26,7 +26,7 @@ pub struct SummaryBitmap {
     /// Pages; words of those; words of those.
     levels: [Box<[AtomicU64]>; 3],
     pages: usize,
-    page_shift: u32,
+    page_size: PageSize,
     bytes: usize,
 }
 
@@ -35,20 +35,15 @@ fn words(bits: usize) -> Box<[AtomicU64]> {
 }
 
 impl SummaryBitmap {
-    /// All clean, for `bytes` of memory in pages of `page_size` bytes.
-    ///
-    /// # Errors
-    /// The page size is not a power of two.
-    pub fn new(bytes: usize, page_size: usize) -> Result<Self, BadPageSize> {
-        if !page_size.is_power_of_two() {
-            return Err(BadPageSize(page_size));
-        }
-        let pages = bytes.div_ceil(page_size);
+    /// All clean, for `bytes` of memory in pages of `page_size` bytes, as `AtomicBitmap::new`. Of a
+    /// size that is no power of two each mark by address costs a division.
+    pub fn new(bytes: usize, page_size: NonZeroUsize) -> Self {
+        let pages = bytes.div_ceil(page_size.get());
         let bottom = words(pages);
         let middle = words(bottom.len());
         let top = words(middle.len());
-        let page_shift = page_size.trailing_zeros();
-        Ok(Self { levels: [bottom, middle, top], pages, page_shift, bytes })
+        let page_size = PageSize::new(page_size);
+        Self { levels: [bottom, middle, top], pages, page_size, bytes }
     }
 
     /// How many pages it has.
@@ -68,7 +63,11 @@ impl SummaryBitmap {
 
     /// Bytes in a page.
     pub fn page_size(&self) -> usize {
-        1 << self.page_shift
+        self.page_size.bytes().get()
+    }
+
+    pub(crate) fn size(&self) -> PageSize {
+        self.page_size
     }
 
     /// Marks a page. Call it after writing to the page, and before telling anyone that the
@@ -132,7 +131,7 @@ impl SummaryBitmap {
     /// Marks the pages of `len` bytes from `offset` on.
     #[inline]
     pub fn mark_bytes(&self, offset: usize, len: usize) {
-        let pages = pages_of(offset, len, self.page_shift);
+        let pages = self.page_size.pages_of(offset, len);
         if pages.len() == 1 {
             self.mark(pages.start);
         } else {
@@ -148,7 +147,7 @@ impl SummaryBitmap {
 
     /// Is the page at this byte marked and not yet harvested?
     pub fn is_marked_at(&self, offset: usize) -> bool {
-        self.is_marked(offset >> self.page_shift)
+        self.is_marked(self.page_size.page_of(offset))
     }
 
     /// Takes what was marked: calls `f` with the index of each word that is not 0, and the
@@ -205,7 +204,7 @@ impl SummaryBitmap {
     ///
     /// ```
     /// # use dirty_log::SummaryBitmap;
-    /// let log = SummaryBitmap::new(1 << 30, 4096)?;
+    /// let log = SummaryBitmap::new(1 << 30, 4096.try_into()?);
     /// [3, 4, 700, 9000].into_iter().for_each(|page| log.mark(page));
     /// // What does not fit any more is sent another time.
     /// let mut room = 2;
@@ -217,7 +216,7 @@ impl SummaryBitmap {
     /// let mut left = Vec::new();
     /// log.harvest_runs(|run| left.push(run));
     /// assert_eq!(left, [700..701, 9000..9001]);
-    /// # Ok::<(), dirty_log::BadPageSize>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

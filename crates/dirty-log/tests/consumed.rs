@@ -120,7 +120,7 @@ proptest! {
         calls in 0usize..40,
         stop in prop_oneof![Just(Stop::Fails), Just(Stop::Panics)],
     ) {
-        let log = SummaryBitmap::new(MOST, 1).unwrap();
+        let log = SummaryBitmap::new(MOST, 1.try_into().unwrap());
         let mark = |run| {
             log.mark_pages(run);
         };
@@ -154,7 +154,7 @@ proptest! {
 /// The forms that can't fail, which a caller's own bug ends.
 #[test]
 fn a_panic_loses_no_page() {
-    let log = SummaryBitmap::new(1 << 30, 4096).unwrap();
+    let log = SummaryBitmap::new(1 << 30, 4096.try_into().unwrap());
     let every = || (0..1 << 18).step_by(1000);
     let summary: [&Harvest<'_>; 3] =
         [&|f| log.harvest(|_, _| f()), &|f| log.harvest_runs(|_| f()), &|f| {

@@ -66,7 +66,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 /// Two writers write and mark; a harvest goes on meanwhile, and one follows: each write is
 /// visible in the last harvest that has its page.
 fn two_writers(pages: [usize; 2]) {
-    let log = Arc::new(SummaryBitmap::new(5000, 1).unwrap());
+    let log = Arc::new(SummaryBitmap::new(5000, 1.try_into().unwrap()));
     let written = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let writers: Vec<_> = (0..2)
         .map(|i| {
@@ -108,7 +108,7 @@ fn no_write_to_a_dirty_page_is_lost() {
 
 /// What a harvest does not consume is in the next one, with all that was marked meanwhile.
 fn a_caller_who_stops(pages: [usize; 2], other: usize) {
-    let log = Arc::new(SummaryBitmap::new(5000, 1).unwrap());
+    let log = Arc::new(SummaryBitmap::new(5000, 1.try_into().unwrap()));
     let written = Arc::new(AtomicUsize::new(0));
     pages.into_iter().for_each(|page| log.mark(page));
     let writer = {
@@ -148,7 +148,7 @@ fn what_was_not_consumed_is_not_lost() {
 #[test]
 fn a_mark_that_is_done_is_in_the_next_harvest() {
     check(|| {
-        let log = Arc::new(SummaryBitmap::new(100, 1).unwrap());
+        let log = Arc::new(SummaryBitmap::new(100, 1.try_into().unwrap()));
         let other = {
             let log = log.clone();
             thread::spawn(move || log.mark(1))

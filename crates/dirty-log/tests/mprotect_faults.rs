@@ -86,7 +86,7 @@ fn late_handlers() {
             handler()
         };
         for _ in 0..3_000 {
-            tracker.collect(&mut [PageSet::new(PAGES)]).unwrap();
+            tracker.collect(&mut [PageSet::of_host_pages(PAGES * page_size())]).unwrap();
             tracker.stop().unwrap();
             uninstalled += usize::from(handler() != own);
             tracker.start().unwrap();
@@ -107,7 +107,7 @@ fn handler_taken_away() {
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     tracker.start().unwrap();
     memory.write(3);
-    let mut set = [PageSet::new(PAGES)];
+    let mut set = [PageSet::of_host_pages(PAGES * page_size())];
     assert_eq!(tracker.collect(&mut set).unwrap(), 1);
 }
 
@@ -154,7 +154,7 @@ fn late_for_certain() {
     queue(SEGV_ACCERR, memory.0.addr());
     tracker.start().unwrap();
     memory.write(2);
-    assert_eq!(tracker.collect(&mut [PageSet::new(PAGES)]).unwrap(), 1);
+    assert_eq!(tracker.collect(&mut [PageSet::of_host_pages(PAGES * page_size())]).unwrap(), 1);
 }
 
 /// A signal that somebody sent is no write.

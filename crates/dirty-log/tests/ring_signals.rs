@@ -8,7 +8,7 @@
 
 #![cfg(all(feature = "trackers", target_os = "linux", target_arch = "x86_64"))]
 
-use dirty_log::trackers::{KvmRing, TrackedSlot, Tracker, VcpuRing};
+use dirty_log::trackers::{page_size, KvmRing, TrackedSlot, Tracker, VcpuRing};
 use dirty_log::PageSet;
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -132,7 +132,8 @@ fn nothing_is_lost(hertz: i64, writes: usize) {
     // SAFETY: the VM's own slot, which outlives the tracker.
     let mut ring = unsafe { KvmRing::new(fd, vec![tracked], rings) }.unwrap();
     ring.start().unwrap();
-    let (mut copy, mut set) = (vec![0; VCPUS * PAGES], PageSet::new(VCPUS * PAGES));
+    let (mut copy, mut set) =
+        (vec![0; VCPUS * PAGES], PageSet::of_host_pages(VCPUS * PAGES * page_size()));
     let (mut collects, mut pages) = (0, 0);
     SIGNALS.store(0, Ordering::Relaxed);
     OVERRUNS.store(0, Ordering::Relaxed);

@@ -116,7 +116,7 @@ fn sources_are_merged() {
         // KVM's log comes as words; the VMM's own writes are marks.
         let kvm = [1 << 3 | 1 << 9, 0, 1 << 63, u64::MAX];
         log.mark(9);
-        let mut set = PageSet::new(200);
+        let mut set = PageSet::of_host_pages(200 * PAGE);
         assert_eq!(set.merge_words(0, &kvm), 11);
         assert_eq!(set.merge(&log.harvest()), Ok(0));
         set.extend([150, 9, 200]);
@@ -137,7 +137,7 @@ fn sources_are_merged() {
         });
         assert_eq!((refused, told, set.count()), (Err(9), vec![3..4, 9..10], 12));
         set.clear();
-        assert!(set.is_empty() && set == PageSet::new(200));
+        assert!(set.is_empty() && set == PageSet::of_host_pages(200 * PAGE));
         // Beyond what can be numbered, and not around it.
         assert_eq!(set.merge_words(usize::MAX, &[1, 1]), 0);
         assert_eq!(set.merge_words_at(usize::MAX - 3, &[u64::MAX; 2]), 0);
@@ -156,10 +156,10 @@ fn words_may_begin_at_any_page() {
             assert_eq!(log.mark_words_at(first, &words), expected.len());
             assert_eq!(harvested(log), expected);
         });
-        let mut set = PageSet::new(200);
+        let mut set = PageSet::of_host_pages(200 * PAGE);
         assert_eq!(set.merge_words_at(first, &words), expected.len());
         assert_eq!(set.iter().collect::<Vec<_>>(), expected);
-        let summary = SummaryBitmap::new(200 * PAGE, PAGE).unwrap();
+        let summary = SummaryBitmap::of_host_pages(200 * PAGE);
         assert_eq!(summary.mark_words_at(first, &words), expected.len());
         assert_eq!(set.harvest(&summary), Ok(0));
         assert!(summary.is_clean());
@@ -170,15 +170,51 @@ fn words_may_begin_at_any_page() {
 #[test]
 fn a_set_takes_no_bitmap_of_other_pages() {
     let (bytes, large) = (64 * PAGE, 16 * PAGE);
-    let mut set = PageSet::new(bytes / PAGE);
-    let summary = SummaryBitmap::new(bytes, large).unwrap();
+    let mut set = PageSet::of_host_pages(bytes);
+    let summary = SummaryBitmap::new(bytes, large.try_into().unwrap());
     summary.mark(1);
     let error = set.harvest(&summary).unwrap_err();
-    assert!(error.to_string().contains("4 pages of 65536 bytes, the set 64 pages"), "{error}");
+    assert!(error.to_string().contains("4 pages of 65536 bytes, the set 64 of 4096"), "{error}");
     let switch = DirtyBitmap::<SwitchOpt>::new(bytes, large).unwrap();
     switch.mark(1);
     assert_eq!(set.merge(&switch.harvest()).unwrap_err(), error);
     assert!(set.is_empty() && summary.is_marked(1));
+}
+
+/// As many pages of another size are other pages.
+#[test]
+fn as_many_pages_of_another_size_are_others() {
+    let size = |bytes: usize| bytes.try_into().unwrap();
+    let summary = SummaryBitmap::new(64 * 4 * PAGE, size(4 * PAGE));
+    summary.mark(9);
+    let mut set = PageSet::new(64 * PAGE, size(PAGE));
+    assert_eq!(set.pages(), summary.pages());
+    assert!(set.harvest(&summary).is_err() && summary.is_marked(9));
+    assert_ne!(set, PageSet::like(&summary));
+    let mut set = PageSet::like(&summary);
+    assert_eq!((set.page_size(), set.harvest(&summary)), (4 * PAGE, Ok(1)));
+}
+
+/// AtomicBitmap takes any page size, and so do these, with the same pages.
+#[cfg(feature = "vm-memory")]
+#[test]
+fn pages_of_any_size_are_those_of_vm_memory() {
+    use vm_memory::bitmap::AtomicBitmap;
+    for page_size in [1usize, 3, 1000, 4096, 4097, 12_288] {
+        let size = page_size.try_into().unwrap();
+        let bytes = 77 * page_size + 5;
+        let (own, theirs) = (SummaryBitmap::new(bytes, size), AtomicBitmap::new(bytes, size));
+        assert_eq!((own.len(), own.page_size()), (theirs.len(), page_size));
+        for (at, len) in [(0, 1), (page_size - 1, 2), (5 * page_size, page_size), (bytes - 1, 9)] {
+            own.set_addr_range(at, len);
+            theirs.set_addr_range(at, len);
+        }
+        own.reset_addr_range(page_size, 1);
+        theirs.reset_addr_range(page_size, 1);
+        for at in (0..bytes + page_size).step_by(page_size.div_ceil(2)) {
+            assert_eq!(own.is_addr_set(at), theirs.is_addr_set(at), "{page_size}: {at}");
+        }
+    }
 }
 
 #[test]
@@ -443,7 +479,7 @@ macro_rules! answers_to_vm_memorys_names {
 
 #[test]
 fn they_answer_to_vm_memorys_names() {
-    answers_to_vm_memorys_names!(SummaryBitmap::new(1000 * PAGE + 17, PAGE).unwrap());
+    answers_to_vm_memorys_names!(SummaryBitmap::of_host_pages(1000 * PAGE + 17));
     answers_to_vm_memorys_names!(DirtyBitmap::<SwitchOpt>::new(1000 * PAGE + 17, PAGE).unwrap());
     answers_to_vm_memorys_names!(DirtyBitmap::<GetOrg>::new(1000 * PAGE + 17, PAGE).unwrap());
 }

@@ -52,7 +52,7 @@ proptest! {
     /// Pages of 16 bytes.
     #[test]
     fn it_is_a_set_of_pages(pages in 1..MOST, steps in steps()) {
-        let log = SummaryBitmap::new(pages * 16 - 3, 16).unwrap();
+        let log = SummaryBitmap::new(pages * 16 - 3, 16.try_into().unwrap());
         let mut model = BTreeSet::new();
         let span = |at: usize, len: usize| match len {
             0 => 0..0,
@@ -99,7 +99,7 @@ proptest! {
 fn no_write_is_lost() {
     const PAGES: usize = if cfg!(miri) { 300 } else { 20_000 };
     const MARKS: u64 = if cfg!(miri) { 400 } else { 400_000 };
-    let log = SummaryBitmap::new(PAGES * 4096, 4096).unwrap();
+    let log = SummaryBitmap::new(PAGES * 4096, 4096.try_into().unwrap());
     let cells = || (0..3 * PAGES).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
     let (memory, copy) = (cells(), cells());
     let done = AtomicBool::new(false);

@@ -4,6 +4,7 @@
 
 #![cfg(all(feature = "trackers", target_os = "linux", target_arch = "x86_64"))]
 
+use dirty_log::trackers::page_size;
 use dirty_log::trackers::{
     KvmLog, KvmLogMode, KvmRing, Mprotect, PagemapScan, TrackError, TrackedSlot, Tracker, VcpuRing,
 };
@@ -118,7 +119,7 @@ impl Random {
 }
 
 fn collect(tracker: &mut dyn Tracker) -> Pages {
-    let mut sets = PAGES.map(|pages| PageSet::new(pages as usize));
+    let mut sets = PAGES.map(|pages| PageSet::of_host_pages(pages as usize * page_size()));
     let found = tracker.collect(&mut sets).unwrap();
     assert_eq!(found, sets[0].count() + sets[1].count(), "{}", tracker.name());
     sets.map(|set| set.iter().collect())
@@ -288,7 +289,7 @@ fn mprotect_sees_writes_of_threads() {
     let mut tracker = unsafe { Mprotect::new(vec![memory.slot()]) }.unwrap();
     tracker.start().unwrap();
     for round in 0..20 {
-        let mut set = [PageSet::new(512)];
+        let mut set = [PageSet::of_host_pages(512 * page_size())];
         std::thread::scope(|scope| {
             let writers = [0, 1].map(|w| {
                 let memory = &memory;
@@ -348,7 +349,8 @@ fn slots_that_cannot_be_tracked_are_refused() {
     assert!(wrong.to_string().contains("0 page sets for 1 slots"), "{wrong}");
     // A set of another size would lose what is beyond its end.
     for pages in [1, 3] {
-        let wrong = tracker.collect(&mut [PageSet::new(pages)]).unwrap_err();
+        let wrong =
+            tracker.collect(&mut [PageSet::of_host_pages(pages * page_size())]).unwrap_err();
         assert!(wrong.to_string().contains("pages for slot 0, which has 2"), "{wrong}");
     }
     let again = tracker.start().unwrap_err();
@@ -370,7 +372,7 @@ fn a_slots_flags_are_kept() {
         // SAFETY: the VM's own slot, which outlives the tracker.
         let mut log = unsafe { KvmLog::new(fd, KvmLogMode::Legacy, slots) }.unwrap();
         log.start().unwrap();
-        assert_eq!(log.collect(&mut [PageSet::new(64)]).unwrap(), 0);
+        assert_eq!(log.collect(&mut [PageSet::of_host_pages(64 * page_size())]).unwrap(), 0);
         log.stop().unwrap();
     });
 }
@@ -384,7 +386,7 @@ fn apart(guest: &mut Guest, tracker: &mut dyn Tracker) {
     }
     let mut random = Random(0xfeed_f00d_dead_beef);
     let written = random.pages(300);
-    let mut sets = PAGES.map(|pages| PageSet::new(pages as usize));
+    let mut sets = PAGES.map(|pages| PageSet::of_host_pages(pages as usize * page_size()));
     let mut report = |tracker: &mut dyn Tracker| {
         sets.iter_mut().for_each(PageSet::clear);
         let found = tracker.report(&mut sets).unwrap();
@@ -456,7 +458,7 @@ fn pagemap_scan_needs_no_privilege() {
             let mut tracker = PagemapScan::new(vec![memory.slot()]).unwrap();
             tracker.start().unwrap();
             memory.write(7);
-            let mut set = [PageSet::new(16)];
+            let mut set = [PageSet::of_host_pages(16 * page_size())];
             tracker.collect(&mut set).unwrap();
             assert!(set[0].iter().eq([7]));
         });

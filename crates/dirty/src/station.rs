@@ -146,7 +146,7 @@ impl Station {
         let mut station = Self {
             source: None,
             bitmaps: bitmaps.map(Arc::new),
-            sets: slots.iter().map(|slot| PageSet::new(slot.pages())).collect(),
+            sets: slots.iter().map(|slot| PageSet::of_host_pages(slot.bytes)).collect(),
             places: setting.layout.places(),
             guest: Guest::start(vm, vcpu, setting.ring, setting.cpus, setting.interrupt)?,
             tracker: label(kind),

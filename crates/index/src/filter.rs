@@ -17,6 +17,9 @@ pub struct Filter {
     pub before_s: Option<i64>,
 }
 
+/// The last second that a session can have begun in, s since the epoch.
+const END_OF_9999: i64 = 253_402_300_799;
+
 /// A date (`2026-05-01`, `2026-05-01T12:00:00Z`, both UTC) or how long ago it was (`30d`,
 /// `12h`), as seconds since the epoch.
 ///
@@ -32,7 +35,8 @@ pub fn ago_or_date(text: &str, now: SystemTime) -> Result<i64, IndexError> {
     } else {
         humantime::parse_rfc3339_weak(text).map_err(|_| wrong())?
     };
-    Ok(seconds(time))
+    // A clock that is later has sessions begin there.
+    Ok(seconds(time).min(END_OF_9999))
 }
 
 /// A session's `started_at` as seconds since the epoch; 0 if it is no time.
@@ -71,6 +75,8 @@ mod tests {
         assert_eq!(at("30d"), Some(1_800_000_000 - 30 * 86_400));
         assert_eq!(at(" 12h "), Some(1_800_000_000 - 12 * 3_600));
         assert_eq!(at("9999999999d"), Some(0));
+        let late = SystemTime::UNIX_EPOCH + Duration::from_secs(300_000_000_000);
+        assert_eq!(ago_or_date("5d", late).ok(), Some(END_OF_9999));
         for wrong in ["", "May", "2026-13-01", "2026-05", "-3d"] {
             let error = ago_or_date(wrong, now).expect_err(wrong).to_string();
             assert!(error.contains("30d"), "{error}");

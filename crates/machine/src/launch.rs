@@ -16,6 +16,7 @@
 //! what a launcher left that exited with 0, is not vmeter's, and runs on (the module `own`).
 
 mod arguments;
+mod asked;
 mod child;
 mod ends;
 mod family;
@@ -33,6 +34,7 @@ mod tracee;
 mod types;
 mod wait;
 
+pub use asked::Asked;
 pub use child::find_program;
 pub use held::Held;
 pub use stopper::Stopper;
@@ -205,6 +207,9 @@ fn result(
         left_behind: seen.left_behind,
         runs_on: seen.runs_on,
         has_vmm: seen.has_vmm,
+        asked: seen.asked,
+        told_by: seen.told_by,
+        vmm: seen.vmm,
         vmm_argv: seen.vmm_argv,
         others: seen.others,
         others_print: seen.others_print,

@@ -100,4 +100,18 @@ mod tests {
         assert_eq!(image[RESET..RESET + 3], [0xe9, 0x0d, 0x00]);
         assert_eq!(image[at + 24..at + 32], 2_000_000u64.to_le_bytes());
     }
+
+    /// Memories are compared as soon as a guest is heard to have halted.
+    #[test]
+    fn nothing_is_written_after_the_word_that_it_halted() {
+        let (code, _) = program();
+        let find = |bytes: &[u8]| code.windows(bytes.len()).position(|window| window == bytes);
+        // rep stosq over the stack's page; mov eax, 0xb6.
+        let (clear, stores) = (&[0xbf, 0x00, 0x70, 0, 0], &[0xf3, 0x48, 0xab]);
+        let cleared = find(clear).expect("it clears its stack");
+        let said = find(&[0xb8, 0xb6, 0, 0, 0]).expect("it says that it halts");
+        let halts = said + code[said..].iter().position(|byte| *byte == 0xf4).expect("hlt");
+        assert!(cleared < said);
+        assert!(!code[said..halts].windows(3).any(|window| window == stores));
+    }
 }

@@ -238,18 +238,19 @@ vmeter_migrate_long:
 44: mov rax, rdi
     jmp 11b
 
-50: # the end: says so, clears what interrupts left on the stack, and halts
-    mov rdi, rax
+50: # the end: clears what interrupts left on the stack, then says so, and halts: who hears it compares
+    mov r8, rax                                 # memories at once
+    mov edi, 0x7000
+    xor eax, eax
+    mov ecx, 512
+    rep stosq
+    mov rdi, r8
 51: mov dx, 0x3fd
     in al, dx
     test al, 0x20
     jz 51b
     mov eax, 0xb6
     call 30b
-    mov edi, 0x7000
-    xor eax, eax
-    mov ecx, 512
-    rep stosq
 52: cli
     hlt
     jmp 52b

@@ -35,6 +35,8 @@ vmeter_base::words! {
         Killed = "killed",
         /// The VMM was told to end by somebody else: a signal that it heeded, a monitor.
         Quit = "quit",
+        /// What started the VMM ended it by a signal and ended well: its way to end it.
+        Launcher = "ended-by-launcher",
         /// vmeter ended it because its console said that the kernel panicked; the kernel's own
         /// log does not.
         Imitated = "imitated-panic",
@@ -64,6 +66,7 @@ impl Cause {
             Cause::CutShort => "the guest's kernel file is cut short, and nothing says that it ran",
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was told to end, and not by its guest",
+            Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",

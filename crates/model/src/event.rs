@@ -43,6 +43,8 @@ pub enum What {
     VmmEntry,
     /// The VMM's `main`.
     VmmMain,
+    /// All of the VMM's threads sleep from here on, until its machine is started.
+    VmmWaits,
     /// The VMM changed its run state (QEMU's `runstate_set`), e.g. `running`, `shutdown`.
     RunState {
         /// State entered, as the VMM spells it.

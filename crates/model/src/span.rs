@@ -12,6 +12,9 @@ pub const UNATTRIBUTED: &str = "unattributed";
 /// is done is no part of a run ([`crate::run::RunRecord::looked_ns`]).
 pub const OBSERVE: &str = "vmeter:observe";
 
+/// The name of the time after the VMM's end, until what started it ends as well: no part of a boot.
+pub const AFTER: &str = "launcher:after";
+
 /// What the name of a span ends with that was still going on when the run ended.
 pub const UNFINISHED: &str = ", unfinished";
 
@@ -136,20 +139,48 @@ impl Timeline {
         leaves.into_iter()
     }
 
-    /// Share of the total inside leaf spans that have a name other than `unattributed`: what one
-    /// reads on a screen as "named". Both shares add up to 1.
+    /// How long what started the VMM went on after its end, ns.
+    pub fn after(&self) -> Ns {
+        self.leaves().filter(|s| s.name == AFTER).map(Span::len).sum()
+    }
+
+    /// Share of the time up to the VMM's end inside leaf spans that have a name other than
+    /// `unattributed`: what one reads on a screen as "named". Both shares of that time add up to 1.
     pub fn coverage(&self) -> f64 {
-        if self.total <= 0 {
+        let whole = self.total - self.after();
+        if whole <= 0 {
             return 0.0;
         }
-        let named: Ns = self.leaves().filter(|s| s.name != UNATTRIBUTED).map(Span::len).sum();
-        named as f64 / self.total as f64
+        let nameless = [UNATTRIBUTED, AFTER];
+        let named = self.leaves().filter(|s| !nameless.contains(&s.name.as_str())).map(Span::len);
+        named.sum::<Ns>() as f64 / whole as f64
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_the_vmms_end_is_neither_named_nor_unnamed() {
+        let span = |id, name: &str, start, end| Span {
+            id,
+            parent: None,
+            name: name.into(),
+            start,
+            end,
+            insns: None,
+            cpu: None,
+            source: String::new(),
+            error_ns: 0,
+        };
+        let spans = vec![span(0, "vmm:init", 0, 30), span(1, UNATTRIBUTED, 30, 40)];
+        let mut timeline = Timeline { total: 40, spans, ..Timeline::default() };
+        assert_eq!((timeline.coverage(), timeline.after()), (0.75, 0));
+        timeline.spans.push(span(2, AFTER, 40, 100));
+        timeline.total = 100;
+        assert_eq!((timeline.coverage(), timeline.after()), (0.75, 60));
+    }
 
     #[test]
     fn time_that_two_parts_of_a_machine_share_is_named_by_neither() {

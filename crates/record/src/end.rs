@@ -111,11 +111,13 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
             stderr: run.exit.stderr_tail.clone(),
         },
         Cause::Ready => Outcome::Done,
-        Cause::PowerOff | Cause::Exit if matches!(run.until, Until::PowerOff) => Outcome::Done,
+        Cause::PowerOff | Cause::Exit | Cause::Launcher if matches!(run.until, Until::PowerOff) => {
+            Outcome::Done
+        }
         Cause::Restart if run.ends_by_reset && matches!(run.until, Until::PowerOff) => {
             Outcome::Done
         }
-        Cause::PowerOff | Cause::Exit => Outcome::NotReady,
+        Cause::PowerOff | Cause::Exit | Cause::Launcher => Outcome::NotReady,
         Cause::Restart if run.ends_by_reset => Outcome::NotReady,
         Cause::Restart
         | Cause::Reset
@@ -155,9 +157,10 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
     }
     let end = at_last(run, clues);
     match (end.cause, starved(clues)) {
-        (Cause::PowerOff | Cause::Restart | Cause::Ready | Cause::Exit, Some(killed)) => {
-            End::new(Cause::Starved, format!("{}: {killed}", whose_log(clues)))
-        }
+        (
+            Cause::PowerOff | Cause::Restart | Cause::Ready | Cause::Exit | Cause::Launcher,
+            Some(killed),
+        ) => End::new(Cause::Starved, format!("{}: {killed}", whose_log(clues))),
         _ => end,
     }
 }
@@ -191,7 +194,8 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
 
 fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
     let exit = run.exit;
-    if !exit.left_behind.is_empty() || vmm_that_runs_on(exit).is_some() {
+    let left = exit.status.success() && !exit.left_behind.is_empty();
+    if left || vmm_that_runs_on(exit).is_some() {
         return End::new(Cause::Failure, left_behind(exit));
     }
     match exit.status {
@@ -201,7 +205,7 @@ fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
                 format!("{}: the guest wrote {:#x} to isa-debug-exit", exit.status, status >> 1);
             End::new(Cause::Failure, said)
         }
-        Status::Exited(_) => End::new(Cause::Failure, exit.status.to_string()),
+        Status::Exited(_) => End::new(Cause::Failure, with_what_it_left(exit)),
         Status::Signalled { .. } if run.oom_kills > 0 => {
             let killed = format!(
                 "{}, while the host's kernel killed {} for lack of memory",
@@ -214,7 +218,15 @@ fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
             );
             End::new(Cause::Killed, killed)
         }
-        Status::Signalled { .. } => End::new(Cause::Killed, exit.status.to_string()),
+        Status::Signalled { .. } => End::new(Cause::Killed, with_what_it_left(exit)),
+    }
+}
+
+/// How what was launched failed, and what of it ran on: vmeter has ended that with it.
+fn with_what_it_left(exit: &Exit) -> String {
+    match exit.left_behind.as_slice() {
+        [] => exit.status.to_string(),
+        left => format!("{}; ended with it: {}", exit.status, left.join(", ")),
     }
 }
 
@@ -232,6 +244,11 @@ fn of_guest(run: &Run<'_>, clues: &Clues) -> End {
         End::new(Cause::TripleFault, noted)
     };
     match clues.shutdown.as_deref() {
+        // Of a VMM that vmeter was not told of, the signal says it.
+        None | Some("host-signal") if run.exit.told_by.is_some() && !says(POWER_DOWN) => {
+            let by = run.exit.told_by.as_deref().unwrap_or_default();
+            End::new(Cause::Launcher, format!("a signal of {by}, which then exited with status 0"))
+        }
         Some("guest-shutdown") => End::new(Cause::PowerOff, "QMP: guest-shutdown"),
         Some(reason @ ("guest-reset" | "subsystem-reset")) => match restarting {
             Some(line) => restarted(line),
@@ -406,6 +423,9 @@ mod tests {
             left_behind: Vec::new(),
             runs_on: Vec::new(),
             has_vmm: true,
+            asked: None,
+            told_by: None,
+            vmm: None,
             vmm_argv: Vec::new(),
             others: Vec::new(),
             others_print: false,
@@ -470,6 +490,35 @@ mod tests {
         let told = judged(&exit, None, &[]);
         assert_eq!(told.end.cause, Cause::Quit);
         assert!(matches!(told.outcome, Outcome::UnexpectedEnd { .. }));
+    }
+
+    /// libguestfs, a test's harness: the launcher ends its VMM, and is content.
+    #[test]
+    fn a_launcher_that_ends_its_vmm_and_exits_well_has_not_failed() {
+        let mut exit = exit();
+        let end = |exit: &Exit| {
+            let run = Run {
+                exit,
+                until: &Until::PowerOff,
+                ends_by_reset: false,
+                known_vmm: true,
+                kvm: false,
+                debug_exit: false,
+                oom_kills: 0,
+                cut_short: None,
+            };
+            let shutdown = Some("host-signal".to_owned());
+            judge(&run, &Clues { shutdown, ..Clues::default() }, String::new)
+        };
+        let by_others = end(&exit);
+        assert_eq!(by_others.end.cause, Cause::Quit);
+        exit.told_by = Some("guestfish (pid 7)".into());
+        let own = end(&exit);
+        assert_eq!((own.end.cause, own.outcome), (Cause::Launcher, Outcome::Done));
+        exit.status = Status::Exited(3);
+        exit.left_behind = vec!["qemu (pid 8)".into()];
+        let failed = end(&exit);
+        assert_eq!(failed.end.evidence, "exit status 3; ended with it: qemu (pid 8)");
     }
 
     /// `reboot=t` restarts by a triple fault, which is no crash after the kernel's own last word.

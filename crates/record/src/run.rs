@@ -186,14 +186,12 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
     let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
     // The line that a client prints is no guest's.
-    let of_client = ready && record.argv.first().is_some_and(|program| is_client(program));
-    let ended_well = of_client || exit.end == launch::End::ByItself && exit.status.success();
-    if mode == Mode::Traced
-        && exit.ptrace == launch::Ptrace::Used
-        && ended_well
-        && !exit.has_vmm
-        && (is_probe || unknown && !saw_guest)
-    {
+    let asked = exit.asked.is_some();
+    let ended_well = ready && asked || exit.end == launch::End::ByItself && exit.status.success();
+    let no_guest = unknown && !saw_guest && (asked || mode == Mode::Traced);
+    let no_probe = is_probe && mode == Mode::Traced;
+    let followed = exit.ptrace == launch::Ptrace::Used;
+    if followed && ended_well && !exit.has_vmm && (no_probe || no_guest) {
         return Err(no_vmm(&record, &exit));
     }
     record.outcome = keep_stderr(judged.outcome, request.context.dir, &mut warnings);
@@ -437,8 +435,7 @@ fn judged(
         cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
     // What a client of a daemon prints is its own.
-    let is_client = record.argv.first().is_some_and(|program| is_client(program));
-    let prints = !is_client && clues.console.iter().any(|line| !line.is_empty());
+    let prints = exit.asked.is_none() && clues.console.iter().any(|line| !line.is_empty());
     let saw_guest =
         prints || clues.have_guest() || record.sources.iter().any(|s| s.name == firmware::NAME);
     let mut judged = end::judge(&run, &clues, || last_seen(dir, record));
@@ -452,30 +449,13 @@ fn judged(
     (judged, saw_guest)
 }
 
-/// Programs that ask a daemon to start a VM. Nothing else tells such a client from a VMM of
-/// somebody's own: both print a line and end.
-const CLIENTS: [&str; 14] = [
-    "virsh",
-    "virt-install",
-    "incus",
-    "lxc",
-    "qm",
-    "limactl",
-    "multipass",
-    "docker",
-    "podman",
-    "nerdctl",
-    "kubectl",
-    "machinectl",
-    "systemctl",
-    "systemd-run",
-];
-
-/// True for such a client, by its name.
-fn is_client(program: &str) -> bool {
-    let name = Path::new(program).file_name();
-    name.is_some_and(|name| CLIENTS.iter().any(|client| *name == **client))
-}
+/// What to do where a daemon was asked, and where nobody was.
+const OF_DAEMON: &str =
+    "A VM that a daemon starts is none of its processes: give the VMM's own command line";
+const OF_NOBODY: &str =
+    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: give the VMM's own \
+     command line. If the command is a VMM that vmeter does not know, say where its boot ends: --until \
+     line:REGEX";
 
 /// The command ended well, and nothing in it was a VMM.
 fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
@@ -484,28 +464,40 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
     LaunchError::NoVmm {
         command: record.argv.first().cloned().unwrap_or_default(),
         seconds: exit.total_ns as f64 / 1e9,
+        asked: exit.asked.as_ref().map_or_else(String::new, |asked| {
+            format!(": {} asked {}, and what is printed is not a guest's", asked.who, asked.whom)
+        }),
         left: match named.is_empty() {
             true => String::new(),
             false => format!("; {} runs on: vmeter let go of it", named.join(", ")),
         },
+        mend: if exit.asked.is_some() { OF_DAEMON } else { OF_NOBODY },
     }
 }
+
+/// Begins the warning of more than one VMM.
+pub const SEVERAL: &str = "more than one VMM ran";
 
 /// Of several VMMs one is followed; lines that another one printed are none of its guest.
 fn say_of_others(exit: &Exit, sources: &mut Vec<SourceRecord>, warnings: &mut Vec<String>) {
     if exit.others.is_empty() {
         return;
     }
+    let first = exit.vmm.as_deref().unwrap_or("the first");
     let others = exit.others.join(", ");
-    let lines = if exit.others_print {
-        sources.retain(|source| source.name != console::NAME);
-        ". They print to the same console, so none of its lines is used"
-    } else {
-        ""
+    let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
+    let lines = match (exit.others_print, ready) {
+        (false, _) => "",
+        (true, false) => "; they print to one console, so that none of its lines counts",
+        (true, true) => {
+            "; they print to one console, so that none of its lines counts, and the one that ended \
+             this run may be another's"
+        }
     };
-    warnings.push(format!(
-        "more than one VMM was started: the first is measured, and {others} is not{lines}"
-    ));
+    if exit.others_print {
+        sources.retain(|source| source.name != console::NAME);
+    }
+    warnings.push(format!("{SEVERAL}: {first} is measured, not {others}{lines}"));
 }
 
 /// True for a command line that asks for KVM: `-accel kvm`, `-M q35,accel=kvm`, `-enable-kvm`.
@@ -598,6 +590,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | What::FwCfg { .. }
         | What::DiskRead { .. }
         | What::VmmRead { .. }
+        | What::VmmWaits
         | What::MachineReset
         | What::VirtioReset
         | What::Stalled { .. }

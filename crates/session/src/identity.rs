@@ -136,13 +136,8 @@ fn identity(path: &Path) -> Option<String> {
         let hex: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
         return Some(format!("sha256:{hex}"));
     }
-    let changed = found.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(format!(
-        "{} bytes, changed at {}.{:09}",
-        found.len(),
-        changed.as_secs(),
-        changed.subsec_nanos()
-    ))
+    // Of a file from before 1970 too.
+    Some(format!("{} bytes, changed at {}.{:09}", found.len(), found.mtime(), found.mtime_nsec()))
 }
 
 /// Texts that machines' command lines name, and that they do not execute.

@@ -14,6 +14,8 @@ pub(crate) enum Anchor {
     ExecDone,
     /// The VMM's own code starts (`main`, or `AT_ENTRY` where there is no `main` to see).
     Main,
+    /// The VMM is ready, and waits for somebody to start its machine (QEMU's -S, a VMM's API).
+    Waits,
     /// A vCPU executes its first instruction.
     Reset,
     /// The firmware hands over to a boot loader.
@@ -46,10 +48,11 @@ pub(crate) enum Anchor {
 
 impl Anchor {
     /// Every anchor in order.
-    pub(crate) const ALL: [Anchor; 17] = [
+    pub(crate) const ALL: [Anchor; 18] = [
         Anchor::Wrapper,
         Anchor::ExecDone,
         Anchor::Main,
+        Anchor::Waits,
         Anchor::Reset,
         Anchor::Loader,
         Anchor::Hypervisor,
@@ -72,6 +75,7 @@ impl Anchor {
             Anchor::Wrapper => "the wrapper's exec",
             Anchor::ExecDone => "the end of the VMM's exec",
             Anchor::Main => "the VMM's main",
+            Anchor::Waits => "the VMM's wait for its start",
             Anchor::Reset => "the vCPU's first instruction",
             Anchor::Loader => "the start of the boot loader",
             Anchor::Hypervisor => "the start of the hypervisor",

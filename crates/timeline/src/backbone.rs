@@ -17,6 +17,7 @@ use crate::lines::{CLOCK_START_NS, EXACT_NS};
 use crate::patterns::{Means, On};
 use crate::rules::{loader_reach, of_firmware, part_name, to_rom, NETWORK};
 use crate::tree::{Fill, Growing, Kind, Node};
+use vmeter_model::span::AFTER;
 use vmeter_model::Ns;
 
 /// The firmware's phase.
@@ -78,7 +79,7 @@ const fn phase(
 
 use Anchor::{
     Decompress, ExecDone, Exiting, Hypervisor, Initcalls, KernelEntry, KernelFirst, Kexec, Loader,
-    Main, Panic, Programs, Reset, Resumed, Shutdown, Userspace, Wrapper,
+    Main, Panic, Programs, Reset, Resumed, Shutdown, Userspace, Waits, Wrapper,
 };
 
 /// The phases. A new one is a line here, and an anchor if it has one of its own.
@@ -87,9 +88,10 @@ const PHASES: &[Phase] = &[
     phase("vmm:exec", &[None], &[Some(Wrapper), Some(ExecDone)]),
     phase("vmm:wrapper", &[Some(Wrapper)], &[Some(ExecDone)]),
     phase("vmm:link", &[Some(ExecDone), None], &[Some(Main)]),
-    phase("vmm:init", &[Some(Main)], &[Some(Reset)]),
+    phase("vmm:init", &[Some(Main)], &[Some(Waits), Some(Reset)]),
     // Linking and initialising not told apart.
-    phase("vmm:start", &[Some(ExecDone), None], &[Some(Reset)]),
+    phase("vmm:start", &[Some(ExecDone), None], &[Some(Waits), Some(Reset)]),
+    phase("vmm:wait-for-start", &[Some(Waits)], &[Some(Reset)]),
     Phase { seen_until: last_firmware_line,
             ..phase(FIRMWARE, &[Some(Reset)], &[Some(Loader), Some(Hypervisor), Some(KernelFirst), Some(Decompress)]) },
     Phase { seen_until: last_of_loader,
@@ -107,7 +109,7 @@ const PHASES: &[Phase] = &[
     phase("kernel:panic", &[Some(Panic)], &[Some(Shutdown), Some(Kexec), Some(Exiting), None]),
     phase(SHUTDOWN, &[Some(Shutdown)], &[Some(Kexec), Some(Exiting), None]),
     phase("vmm:exit", &[Some(Exiting)], &[Some(Resumed), None]),
-    phase("vmm:wrapper-end", &[Some(Resumed)], &[None]),
+    phase(AFTER, &[Some(Resumed)], &[None]),
 ];
 
 /// A tree that holds the phases and nothing else.

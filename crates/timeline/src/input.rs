@@ -67,7 +67,11 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         format!("{before} events are stamped before the exec of the VMM and were left out; a clock is misaligned")
     }));
     // A run that ends at its ready point is followed by events of the same boot.
-    let ended_early = events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));
+    let is = |moment: Moment| run.moment(&moment).is_some();
+    // A VMM that was let go of goes on, and so does its log.
+    let ran_on = is(Moment::VmmExec) && !is(Moment::VmmExiting) && !is(Moment::WrapperResumed);
+    let ended_early =
+        ran_on || events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));
     input.warnings.extend((after > 0 && !ended_early).then(|| {
         format!("{after} events are stamped after the end of the run and were left out; a clock is misaligned")
     }));
@@ -196,6 +200,7 @@ pub(crate) fn by_guest(what: &What) -> bool {
         | What::WrapperExec
         | What::VmmEntry
         | What::VmmMain
+        | What::VmmWaits
         | What::RunState { .. }
         | What::VmmExiting
         | What::WrapperResumed

@@ -84,6 +84,7 @@ pub(crate) fn marks(
                 | What::WrapperExec
                 | What::VmmEntry
                 | What::VmmMain
+                | What::VmmWaits
                 | What::VmmExiting
                 | What::WrapperResumed
                 | What::VmmExit

@@ -181,7 +181,7 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
     match last {
         None if next.is_none() => "no source saw anything there",
         None | Some(Anchor::Wrapper) => "the VMM's start was not seen (no ptrace)",
-        Some(Anchor::ExecDone | Anchor::Main) => {
+        Some(Anchor::ExecDone | Anchor::Main | Anchor::Waits) => {
             "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {

@@ -56,6 +56,40 @@ fn what_follows_a_guests_last_exit_is_the_vmms() {
     assert_eq!((length(&timeline, "shutdown"), length(&timeline, "shutdown:vmm")), (vmms, vmms));
 }
 
+/// QEMU's -S, or an API: the VMM was ready long before, and more devices would change nothing.
+#[test]
+fn a_vmm_that_waits_to_be_started_does_not_initialise() {
+    let mut boot = Boot::standard();
+    let from = at_of(&boot, &What::VmmMain) + 30 * MS;
+    let whole = length(&boot.timeline(), "vmm:init");
+    boot.events.push(event(from, MS, "vmm-threads", What::VmmWaits));
+    boot.events.sort_by_key(|e| e.at);
+    let timeline = boot.timeline();
+    assert_eq!(length(&timeline, "vmm:init"), 30 * MS);
+    assert_eq!(length(&timeline, "vmm:wait-for-start"), whole - 30 * MS);
+    assert!(timeline.coverage() > 0.999 && timeline.warnings.is_empty(), "{:?}", timeline.warnings);
+}
+
+/// What a VMM says that vmeter let go of is later than the run, by no wrong clock.
+#[test]
+fn a_vmm_that_runs_on_goes_on_speaking() {
+    let misaligned = |boot: &Boot| {
+        let timeline = boot.timeline();
+        timeline.warnings.iter().any(|warning| warning.contains("misaligned"))
+    };
+    let mut boot = Boot::standard();
+    boot.events.retain(|e| !matches!(e.what, What::Ready | What::VmmKilled));
+    let state = What::RunState { state: "paused".into() };
+    boot.events.push(event(boot.run.total_ns + 500 * MS, US, "qemu-trace", state));
+    let seen = |boot: &mut Boot, moments: &[Moment]| {
+        boot.run.moments = moments.iter().map(|moment| (MS, moment.clone())).collect();
+    };
+    seen(&mut boot, &[Moment::VmmExec, Moment::VmmExiting]);
+    assert!(misaligned(&boot));
+    seen(&mut boot, &[Moment::VmmExec]);
+    assert!(!misaligned(&boot));
+}
+
 #[test]
 fn a_panic_is_a_mark_and_a_phase() {
     let mut boot = Boot::standard();

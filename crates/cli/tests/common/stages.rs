@@ -158,7 +158,7 @@ fn of_one(name: &str) -> Option<&'static [Stage]> {
     // The kernel says things while programs run, and programs while a kernel ends.
     if name == "unattributed" || first(&["vmeter:", "after: ", "lines from: "]) {
         None
-    } else if first(&["shutdown", "vmm:exit", "vmm:wrapper-end", "kernel:panic"]) {
+    } else if first(&["shutdown", "vmm:exit", "launcher:after", "kernel:panic"]) {
         Some(&[Kernel, User])
     } else if first(&["exec "]) {
         // The kernel runs a program of its own now and then (modprobe), before its init.

@@ -104,7 +104,7 @@ impl Rival for SkipClean {
 
 impl Rival for SummaryBitmap {
     fn of(pages: usize) -> Self {
-        Self::new(pages * PAGE, PAGE).unwrap()
+        Self::new(pages * PAGE, PAGE.try_into().unwrap())
     }
 
     #[inline]

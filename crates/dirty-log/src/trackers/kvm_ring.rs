@@ -206,6 +206,7 @@ impl Tracker for KvmRing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::page_size;
     use super::*;
 
     /// A ring that no KVM has.
@@ -229,20 +230,21 @@ mod tests {
     #[cfg_attr(miri, ignore = "Miri has no signal masks")]
     fn address_spaces_are_kept_apart() {
         let file = std::fs::File::open("/dev/null").unwrap();
-        let slot =
-            |id| TrackedSlot::new(id, 0, std::ptr::null_mut(), 64 * super::super::page_size());
+        let slot = |id| TrackedSlot::new(id, 0, std::ptr::null_mut(), 64 * page_size());
         // Slot 3 of the ordinary address space, and of that of system management mode.
         let slots = vec![slot(3), slot(1 << 16 | 3)];
         let rings = vec![ring(&[(3, 5), (1 << 16 | 3, 6), (1 << 16 | 3, 7), (4, 8)])];
         let vm = std::os::fd::AsFd::as_fd(&file);
         // SAFETY: nothing is asked of KVM.
         let mut tracker = unsafe { KvmRing::new(vm, slots, rings) }.unwrap();
-        let mut sets = [PageSet::new(64), PageSet::new(64)];
+        let mut sets =
+            [PageSet::of_host_pages(64 * page_size()), PageSet::of_host_pages(64 * page_size())];
         assert_eq!(tracker.take(&mut sets), 3);
         let seen = sets.map(|set| set.iter().collect::<Vec<_>>());
         assert_eq!((seen, tracker.unreset), ([vec![5], vec![6, 7]], 4));
         // What could not be reset is not forgotten.
-        let mut sets = [PageSet::new(64), PageSet::new(64)];
+        let mut sets =
+            [PageSet::of_host_pages(64 * page_size()), PageSet::of_host_pages(64 * page_size())];
         for _ in 0..2 {
             tracker.collect(&mut sets).unwrap_err();
             assert_eq!(tracker.unreset, 4);

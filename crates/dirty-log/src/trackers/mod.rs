@@ -234,7 +234,10 @@ fn check_sets(slots: &[TrackedSlot], sets: &[PageSet]) -> Result<(), TrackError>
     if slots.len() != sets.len() {
         return Err(TrackError::Sets { expected: slots.len(), found: sets.len() });
     }
-    let wrong = slots.iter().zip(sets).find(|(slot, set)| slot.pages() != set.pages());
+    let is_wrong = |slot: &TrackedSlot, set: &PageSet| {
+        (slot.pages(), page_size()) != (set.pages(), set.page_size())
+    };
+    let wrong = slots.iter().zip(sets).find(|(slot, set)| is_wrong(slot, set));
     wrong.map_or(Ok(()), |(slot, set)| {
         let (slot, expected, found) = (slot.id, slot.pages(), set.pages());
         Err(TrackError::SetSize { slot, expected, found })

@@ -65,6 +65,31 @@ pub fn started(pid: Pid) -> Option<Pid> {
     Pid::from_raw(i32::try_from(message).ok().filter(|_| r == 0)?)
 }
 
+/// The process that sent a tracee the signal that it is stopped for; none if the kernel did.
+pub fn sender(pid: Pid) -> Option<i32> {
+    let mut about = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: the kernel writes one siginfo_t to the pointer given.
+    let r = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETSIGINFO,
+            pid.as_raw_nonzero().get(),
+            0usize,
+            about.as_mut_ptr(),
+        )
+    };
+    if r == -1 {
+        return None;
+    }
+    // SAFETY: all-zero is a valid siginfo_t, and the kernel filled it; of a signal that a process
+    // sent (si_code at most 0) the field that is read is set.
+    unsafe {
+        let about = about.assume_init();
+        [libc::SI_USER, libc::SI_TKILL, libc::SI_QUEUE]
+            .contains(&about.si_code)
+            .then(|| about.si_pid())
+    }
+}
+
 /// A stopped tracee outlives vmeter from here on.
 pub fn spare(pid: Pid) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT;

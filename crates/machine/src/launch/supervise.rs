@@ -7,6 +7,7 @@
 mod leave;
 mod who;
 
+use super::asked::{Asked, Asks};
 use super::ends::{changed, gone_is_fine, is_stopped, kill_group};
 use super::family::{has_machine, number, Family};
 use super::image::{self, Breakpoint};
@@ -42,10 +43,10 @@ const STDERR_TAIL: usize = 64 * 1024;
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often those that left the process group are looked after: nothing tells of their stops.
-const STRANGERS_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const STRANGERS_EVERY: Duration = Duration::from_millis(20);
 
 /// How often it is looked whether the VMM ended and nobody said so.
-const MISSED_EVERY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const MISSED_EVERY: Duration = Duration::from_secs(2);
 
 /// Time between SIGTERM and SIGKILL at most when the user waits for the end.
 const HASTE: Duration = Duration::from_millis(300);
@@ -113,6 +114,7 @@ pub struct Supervisor<'a> {
     breakpoints: Vec<Breakpoint>,
     family: Family,
     patience: Patience,
+    asks: Asks,
     pub seen: Seen,
 }
 
@@ -134,6 +136,9 @@ pub struct Seen {
     pub left_behind: Vec<String>,
     pub runs_on: Vec<Left>,
     pub has_vmm: bool,
+    pub asked: Option<Asked>,
+    pub told_by: Option<String>,
+    pub vmm: Option<String>,
     pub vmm_argv: Vec<OsString>,
     pub others: Vec<String>,
     pub others_print: bool,
@@ -180,6 +185,7 @@ impl<'a> Supervisor<'a> {
             breakpoints: Vec::new(),
             family: Family::default(),
             patience: Patience::default(),
+            asks: Asks::default(),
             seen: Seen::default(),
         })
     }
@@ -209,6 +215,9 @@ impl<'a> Supervisor<'a> {
             } else if ready.nothing && self.is_missed() {
                 return Err(failed(io::Error::other(END_MISSED)));
             }
+            if self.seeks() && self.asks.is_due(now_ns()) {
+                self.look_around(&[]);
+            }
             if self.family.has_processes() {
                 for pid in self.family.strangers(self.pid) {
                     self.stopped(pid, now_ns()).map_err(failed)?;
@@ -227,6 +236,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn wait(&mut self) -> io::Result<Ready> {
+        let sought = self.seeks().then(|| self.asks.next(now_ns()));
         let mut fds = vec![
             PollFd::new(&self.changes.fd, PollFlags::IN),
             PollFd::new(&self.timer, PollFlags::IN),
@@ -240,8 +250,13 @@ impl<'a> Supervisor<'a> {
             fds.push(PollFd::new(stderr, PollFlags::IN));
         }
         let strangers = self.family.has_processes();
-        let often = if strangers { &STRANGERS_EVERY } else { &MISSED_EVERY };
-        let ready = match poll(&mut fds, Some(often)) {
+        let often = if strangers { STRANGERS_EVERY } else { MISSED_EVERY };
+        let often = sought.map_or(often, |sought| sought.min(often));
+        let often = Timespec {
+            tv_sec: i64::try_from(often.as_secs()).unwrap_or(0),
+            tv_nsec: i64::from(often.subsec_nanos()),
+        };
+        let ready = match poll(&mut fds, Some(&often)) {
             Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
             r => r?,
         };
@@ -408,6 +423,9 @@ impl<'a> Supervisor<'a> {
                 if let Some(new) = ptrace::started(pid) {
                     self.family.member(new);
                 }
+                if event != libc::PTRACE_EVENT_CLONE {
+                    self.asks.forget(pid);
+                }
             }
             libc::PTRACE_EVENT_STOP if ours && self.phase == Phase::Interrupting => {
                 let others = threads::stop_others(pid);
@@ -430,7 +448,10 @@ impl<'a> Supervisor<'a> {
                 self.family.remove(pid);
                 return gone_is_fine(ptrace::detach(pid, signal));
             }
-            0 => deliver = signal,
+            0 => {
+                deliver = signal;
+                self.note_sender(pid, signal);
+            }
             _ => {}
         }
         self.group_stopped &= !ours;

@@ -1,5 +1,6 @@
 //! What a launch is told, and what comes back.
 
+use super::asked::Asked;
 use super::tracee::Tracee;
 use crate::vmm::Dialect;
 use signal_hook::low_level::signal_name;
@@ -267,6 +268,14 @@ pub struct Exit {
     /// True if a VMM ran: known by the name of its image, or with a VM of KVM's. A VMM that was
     /// asked something and booted nothing (`-version`, `-machine none`) is none.
     pub has_vmm: bool,
+    /// Who asked a process outside of the launch for something, as a client of a daemon does; of a
+    /// launch in which no VMM was seen.
+    pub asked: Option<Asked>,
+    /// The process of the launch that sent the VMM the signal by which it ends (SIGTERM and its
+    /// like), in words: how a launcher ends its VMM.
+    pub told_by: Option<String>,
+    /// Name and number of the VMM that was followed.
+    pub vmm: Option<String>,
     /// The arguments of the VMM as it was executed, if it was not what was launched.
     pub vmm_argv: Vec<OsString>,
     /// Names of VMMs that ran besides the one that was followed.
@@ -337,18 +346,20 @@ pub enum LaunchError {
     },
     /// The command ended well, and was no VMM.
     #[error(
-        "{command} ended after {seconds:.1} s, and no VMM was seen among its processes, so nothing \
-         was measured{left}. A VM that a daemon starts (libvirtd, incus, a server of tmux) is none \
-         of them: give the VMM's own command line. If the command is a VMM that vmeter does not \
-         know, say where its boot ends: --until line:REGEX"
+        "{command}: no VMM was seen among its processes in {seconds:.1} s, so nothing was \
+         measured{asked}{left}. {mend}"
     )]
     NoVmm {
         /// What was launched.
         command: String,
         /// How long it ran.
         seconds: f64,
+        /// Whom one of them asked, in words.
+        asked: String,
         /// What runs on, in words.
         left: String,
+        /// What to do.
+        mend: &'static str,
     },
     /// vmeter's own part of the run failed: what the VMM did in it says nothing of the VMM.
     #[error("vmeter could not record the run, so it does not count: {what}")]

@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vmeter_base::clock;
+use vmeter_machine::backend;
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, RunRecord, What};
+use vmeter_model::{Event, Moment, Ns, RunRecord, What};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "vmm-threads";
@@ -44,6 +45,8 @@ const AT_WORK_NS: u64 = 300_000_000;
 const AT_WORK_SINCE_NS: u64 = 500_000;
 /// A thread that ran nothing for so long waits for its machine's start, ns.
 const ASLEEP: Ns = 10_000_000;
+/// A VMM whose threads all sleep for so long before its machine's start waits for that, ns.
+const WAITED: Ns = 20_000_000;
 /// Afterwards only what was read is, and for so long after the exec, ns.
 const MOST_NS: Ns = 300_000_000_000;
 /// What a VMM reads at once of its disks is no less, bytes; of what wakes it up it is 8.
@@ -82,14 +85,22 @@ impl Recorder for VmmThreads {
             what,
         };
         let stalls = stood::stalls(raw).into_iter().map(event);
+        let known = saved.run.moment(&Moment::VmStart).map(|at| at + exec_ns);
+        let start = known.or_else(|| Some(began(raw, exec_ns)?.0));
+        let waits = start
+            .filter(|_| may_wait(&saved.run.argv))
+            .and_then(|start| waits(raw, start))
+            .map(|(at, error)| event((at, error, What::VmmWaits)));
+        let lasting = waits.into_iter().chain(stalls);
         // Who is told of the machine's start knows it better, and the disks' reads too.
         let told = |name: &str| saved.run.sources.iter().any(|source| source.name == name);
         if told(qemu_trace::NAME) || told(kvm_trace::NAME) {
-            return Ok(stalls.collect());
+            return Ok(lasting.collect());
         }
         let running = began(raw, exec_ns)
             .map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
-        Ok(running.into_iter().chain(reads(raw)).map(event).chain(stalls).collect())
+        let events = running.into_iter().chain(reads(raw)).map(event);
+        Ok(lasting.chain(events).collect())
     }
 }
 
@@ -125,6 +136,33 @@ pub struct Look {
     threads: BTreeMap<i32, (u64, u64)>,
     /// Those that work, once one does.
     at_work: BTreeMap<i32, stood::Counts>,
+    /// The same of all together, ns.
+    all: u64,
+}
+
+/// False for a VMM that starts its machine by itself.
+fn may_wait(argv: &[String]) -> bool {
+    let by_itself = argv.iter().map(Path::new).find_map(backend::of_image).is_some_and(|vmm| {
+        // QEMU's; others are told by their API.
+        vmm.abilities().monitor && !argv.iter().any(|word| ["-S", "--S"].contains(&word.as_str()))
+    });
+    !by_itself
+}
+
+/// Since when all of a VMM's threads slept up to its machine's start, and how much sooner that can have
+/// been; none if they did not for [`WAITED`], or if the VMM read anything meanwhile.
+fn waits(looks: &[Look], start: Ns) -> Option<(Ns, Ns)> {
+    let last = looks.iter().rposition(|look| look.at <= start && look.of_threads)?;
+    let slept = |at: &usize| {
+        let (before, look) = (&looks[at - 1], &looks[*at]);
+        let ran = look.all.checked_sub(before.all).and_then(|ran| Ns::try_from(ran).ok());
+        before.of_threads
+            && look.read.saturating_sub(before.read) < SECTOR
+            && ran.is_some_and(|ran| ran < (look.at - before.at) / 10)
+    };
+    let first = (1..=last).rev().take_while(slept).last()? - 1;
+    let (at, before) = (looks[first].at, first.checked_sub(1).map(|at| looks[at].at));
+    (start - at >= WAITED).then(|| (at, before.map_or(SHORTEST, |before| at - before)))
 }
 
 /// When a vCPU began to run, and how far off that is. The vCPUs are those threads of the last look
@@ -183,14 +221,17 @@ fn parse(text: &str) -> Vec<Look> {
         let at_work = rest.iter().filter_map(|word| stood::parse(word)).collect();
         let mut words = rest.into_iter().filter(|word| !word.starts_with(stood::MARK)).peekable();
         let of_threads = words.peek().is_some();
+        let mut all = 0u64;
         let threads = words.filter_map(|word| {
             let mut numbers = word.split(':');
             let tid = numbers.next()?.parse().ok()?;
             let (ran, waited): (u64, u64) =
                 (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+            all = all.saturating_add(ran).saturating_add(waited);
             (Some(tid) != main).then_some((tid, (ran, ran.saturating_add(waited))))
         });
-        Some(Look { at, read, of_threads, threads: threads.collect(), at_work })
+        let threads = threads.collect();
+        Some(Look { at, read, of_threads, threads, at_work, all })
     };
     lines.filter_map(look).collect()
 }
@@ -317,6 +358,29 @@ mod tests {
         assert_eq!(began(&looks(40 * MS), MS), Some((5 * MS, 4 * MS)));
         // The looks had no CPU for so long that it may have waited for anything meanwhile.
         assert_eq!(began(&looks(140 * MS), MS), None);
+    }
+
+    #[test]
+    fn a_vmm_that_waits_to_be_started_sleeps() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(may_wait(&words("firecracker --api-sock s")));
+        assert!(may_wait(&words("/usr/bin/qemu-system-x86_64 -m 1G -S")));
+        assert!(!may_wait(&words("qemu-system-x86_64 -m 1G")));
+        // It initialises until 20 ms, answers its monitor for 0.1 ms, and is started at 95 ms.
+        let text = "7\n\
+            10000000 100 7:9000000:0\n\
+            20000000 100 7:18000000:0 9:20000:0\n\
+            50000000 108 7:18010000:0 9:20000:0\n\
+            90000000 116 7:18110000:0 9:20000:0\n\
+            99000000 900 7:18110000:0 9:4000000:0\n";
+        assert_eq!(waits(&looks(text), 95 * MS), Some((20 * MS, 10 * MS)));
+        // It read its kernel, or was at work.
+        assert_eq!(
+            waits(&looks(&text.replace("108 7", "9000000 7")), 95 * MS),
+            Some((50 * MS, 30 * MS))
+        );
+        assert_eq!(waits(&looks(&text.replace("18110000", "28110000")), 95 * MS), None);
+        assert_eq!(waits(&looks(text), 15 * MS), None);
     }
 
     #[test]

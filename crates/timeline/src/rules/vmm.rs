@@ -26,6 +26,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     offer(Anchor::Main, Trust::Exact, 0, facts.first(|w| *w == What::VmmMain));
     offer(Anchor::Main, Trust::Near, 0, facts.first(|w| *w == What::VmmEntry));
     offer(Anchor::Reset, Trust::Exact, 0, facts.first_reached(&[RESET_VECTOR]));
+    offer(Anchor::Waits, Trust::Exact, 0, facts.first(|w| *w == What::VmmWaits));
     let zero = Stamp { at: 0, error: 0, source: "" };
     offer(Anchor::Reset, Trust::Exact, 0, facts.virtual_time.then_some(zero));
     let running = facts.first(|w| matches!(w, What::RunState { state } if state == "running"));

@@ -21,6 +21,7 @@ use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
 use vmeter_model::{Cause, Ns, RunRecord, Span, Timeline};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
 use vmeter_render::exported::Of;
@@ -147,14 +148,32 @@ impl<'a> BootReport<'a> {
             false => "",
         };
         format!(
-            "{} from {} to {} ({}{of_all} {}), {} of it named{unknown}.",
+            "{} from {} to {} ({}{of_all} {}), {} of {} named{unknown}.",
             Quantity::duration(total).inline(),
             self.measured_from(),
-            self.measured_to(),
+            self.measured_to_last(),
             total.n,
             if all == 1 { "run" } else { "runs" },
             percent(self.coverage()),
+            if self.after_s().is_some() { "the rest" } else { "it" },
         )
+    }
+
+    /// How long the launcher went on after the VMM's end, s, where that is worth a word.
+    fn after_s(&self) -> Option<f64> {
+        let timelines = self.shown_timelines();
+        let whole: Ns = timelines.iter().map(|timeline| timeline.total).sum();
+        let after: Ns = timelines.iter().map(|timeline| timeline.after()).sum();
+        let is_much = after as f64 >= screen::WORTH_A_ROW * whole as f64;
+        (after > 0 && is_much).then(|| seconds(after) / timelines.len() as f64)
+    }
+
+    /// As [`Self::measured_to`], or to the end of a launcher that went on after it.
+    fn measured_to_last(&self) -> String {
+        let to = self.measured_to();
+        self.after_s().map_or(to, |after| {
+            format!("its launcher's end, {} after the VMM's", screen::brief(after))
+        })
     }
 
     /// Share of the runs' time in named spans.
@@ -179,7 +198,8 @@ impl<'a> BootReport<'a> {
             let why = why.map_or(String::new(), |why| format!(": {}", why.trim_end_matches('.')));
             return format!("No run reached its end{why}.");
         };
-        let ends = self.measured_to();
+        let ends = self.measured_to_last();
+        let of = if self.after_s().is_some() { "the rest" } else { "it" };
         let coverage = self.coverage();
         let named = self.phases().into_iter().filter(|phase| phase.name != UNATTRIBUTED);
         let longest = named.max_by(|a, b| a.share.total_cmp(&b.share));
@@ -195,7 +215,7 @@ impl<'a> BootReport<'a> {
             false => "",
         };
         format!(
-            "{} from {from} to {ends} ({}{of_all} {plural}).{unknown} Spans with a name cover {} of it{longest}.",
+            "{} from {from} to {ends} ({}{of_all} {plural}).{unknown} Spans with a name cover {} of {of}{longest}.",
             Quantity::duration(total).inline(),
             total.n,
             percent(coverage),
@@ -218,6 +238,8 @@ impl<'a> BootReport<'a> {
         };
         if all(Cause::Restart) {
             "the guest's restart, by which this machine ends"
+        } else if all(Cause::Launcher) {
+            "the signal by which its launcher ends it"
         } else if self.ends_unknown() {
             "the VMM's exit"
         } else {

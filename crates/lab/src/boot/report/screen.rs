@@ -14,6 +14,7 @@ use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
 use vmeter_record::end::READS_LIKE_A_PANIC;
+use vmeter_record::run::SEVERAL;
 use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
 use vmeter_render::quantity::{added_range, compact_seconds, percent, three_digits, Quantity};
 use vmeter_render::table::{Cell, Column, Table};
@@ -29,7 +30,7 @@ const FAILURES: usize = 2;
 /// Columns of a fact's value, and of a notice.
 const VALUE_COLUMNS: usize = 64;
 /// What took a smaller share of the boot is nobody's concern.
-const WORTH_A_ROW: f64 = 0.01;
+pub(super) const WORTH_A_ROW: f64 = 0.01;
 /// Known causes in their line.
 const CAUSES: usize = 3;
 /// Less of the time with a name has its reason on the screen: so many remarks, in so many lines.
@@ -96,10 +97,11 @@ impl BootReport<'_> {
         left
     }
 
-    /// True for a warning that is told whatever lines it takes: one on the whole result, or on
-    /// how a run ended.
+    /// True for a warning that is told whatever lines it takes: one on the whole result, on
+    /// how a run ended, or on which VMM it is of.
     fn is_told(&self, warning: &Notice) -> bool {
-        self.result.warnings.contains(&warning.text) || warning.text.contains(READS_LIKE_A_PANIC)
+        let of_end = [READS_LIKE_A_PANIC, SEVERAL].iter().any(|begin| warning.text.contains(begin));
+        of_end || self.result.warnings.contains(&warning.text)
     }
 
     /// Where much of the time has no name: the remarks that say why, as many as there is room for.
@@ -320,7 +322,7 @@ fn lines(text: &str) -> usize {
 }
 
 /// Seconds with three digits.
-fn brief(seconds: f64) -> String {
+pub(super) fn brief(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{} s", three_digits(seconds))
     } else {

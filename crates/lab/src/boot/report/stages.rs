@@ -2,7 +2,7 @@
 
 use super::colours::group_of;
 use serde::Serialize;
-use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
+use vmeter_model::span::{AFTER, OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Ns, Span, Timeline};
 use vmeter_render::exported;
@@ -56,7 +56,7 @@ fn of(phase: &str) -> Option<Stage> {
         Some(Stage::Reboot)
     } else if phase == "guest" {
         Some(Stage::Guest)
-    } else if phase == "vmm:wrapper-end" {
+    } else if phase == AFTER {
         Some(Stage::Launcher)
     } else if phase.starts_with("host:") {
         Some(Stage::Host)
@@ -204,6 +204,7 @@ mod tests {
             ("never-heard-of", "other"),
             ("vmeter:observe", "vmeter itself"),
             ("host:no-cpu", "host"),
+            (AFTER, "launcher, after"),
             ("kernel:panic", "after the panic"),
             ("kexec:kernel", "kernel"),
             ("reboot", "reboot"),

@@ -39,6 +39,8 @@ const HANDLES: &[(&str, &str)] = &[
     ("vmm:wrapper",             "start the VMM itself"),
     ("host:no-cpu",             "a host with a CPU to spare"),
     ("host:vmm-stopped",        "nobody who stops the VMM"),
+    ("vmm:wait-for-start",      "start its machine sooner (cont, API)"),
+    ("launcher:after",          "what its launcher does after it"),
     ("vmm:init",                "fewer devices, less memory"),
     ("vmm:exit",                "less memory to give back"),
     ("bios:vga",                "no display (-vga none)"),

@@ -28,6 +28,12 @@ impl Supervisor<'_> {
     pub(super) fn finish(&mut self) -> io::Result<(Ns, Status, Usage)> {
         let by_itself = self.seen.end.is_none() && self.exited_well();
         self.leader = if by_itself { Leader::Done } else { Leader::Failed };
+        if self.seen.end.is_none() && !by_itself {
+            let left = self.own.all(self.pid, self.leader).into_iter();
+            self.seen.left_behind =
+                left.map(|pid| format!("{} (pid {})", own::name(pid), number(pid))).collect();
+        }
+        self.seen.asked = self.asks.take();
         if !by_itself || self.own.ends_all {
             kill_group(self.pid);
         }
@@ -101,8 +107,9 @@ impl Supervisor<'_> {
             }
             for pid in own {
                 // Those that were ended with a run that ended early are of no interest.
-                if self.seen.end.is_none() {
-                    self.seen.left_behind.push(own::name(pid));
+                let named = format!("{} (pid {})", own::name(pid), number(pid));
+                if self.seen.end.is_none() && !self.seen.left_behind.contains(&named) {
+                    self.seen.left_behind.push(named);
                 }
                 bury(pid);
                 self.family.remove(pid);

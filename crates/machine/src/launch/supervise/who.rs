@@ -27,6 +27,9 @@ impl Supervisor<'_> {
     /// thread is the end of its process.
     pub(super) fn on_exit(&mut self, pid: Pid, process: Pid, tracee: &Tracee) {
         let is_main = pid == process;
+        if is_main && self.seeks() {
+            self.look_around(&[process]);
+        }
         let ran_vcpu = || kvm::is_vcpu(number(process), number(pid));
         let may_be_vmm = process != self.vmm && self.may_be_launcher() && has_machine(process);
         if may_be_vmm && (is_main || ran_vcpu()) {
@@ -56,10 +59,41 @@ impl Supervisor<'_> {
 
     /// True while what was launched may be anything but the VMM.
     fn may_be_launcher(&self) -> bool {
-        self.options.frees_ram
-            && matches!(self.followed, Followed::Sought | Followed::Doubted)
-            && self.vmm == self.pid
-            && !has_machine(self.pid)
+        self.options.frees_ram && self.is_sought() && self.vmm == self.pid && !has_machine(self.pid)
+    }
+
+    /// True as long as no VMM is seen among the processes of the launch.
+    pub(super) fn seeks(&self) -> bool {
+        self.traced && self.seen.execs > 0 && !self.seen.has_vmm && self.is_sought()
+    }
+
+    fn is_sought(&self) -> bool {
+        matches!(self.followed, Followed::Sought | Followed::Doubted)
+    }
+
+    /// Looks whether one of `processes`, or of all, is a VMM, or asks a daemon for one.
+    pub(super) fn look_around(&mut self, processes: &[Pid]) {
+        let mut all = self.family.processes();
+        all.extend([self.pid, rustix::process::getpid()]);
+        let those = if processes.is_empty() { &all[..all.len() - 1] } else { processes };
+        self.seen.has_vmm |= self.asks.look(those, &all);
+    }
+
+    /// Notes who of the launch sends the VMM a signal that ends it.
+    pub(super) fn note_sender(&mut self, pid: Pid, signal: i32) {
+        let ends = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT].contains(&signal);
+        if !ends || pid != self.vmm || pid == self.pid {
+            return;
+        }
+        let sender = ptrace::sender(pid).and_then(Pid::from_raw);
+        let of_launch = |sender: &Pid| {
+            *sender == self.pid
+                || self.family.processes().contains(sender)
+                || self.own.has(*sender, self.pid, self.leader)
+        };
+        self.seen.told_by = sender
+            .filter(of_launch)
+            .map(|sender| format!("{} (pid {})", own::name(sender), number(sender)));
     }
 
     /// What was seen so far was a wrapper's, or of a VMM that was only asked something.
@@ -89,12 +123,14 @@ impl Supervisor<'_> {
         self.vmm = vmm;
         self.followed = Followed::Found;
         self.seen.has_vmm = true;
+        self.seen.vmm = Some(format!("{} (pid {})", own::name(vmm), number(vmm)));
     }
 
     /// A new image. What came before it was a wrapper (a script, `env`, `taskset`):
     /// its moments keep their times under another name. A wrapper's child counts only
     /// if its image is the VMM's, or it holds a VM later.
     pub(super) fn on_exec(&mut self, pid: Pid, tracee: &Tracee) -> io::Result<()> {
+        self.asks.forget(pid);
         let image = std::fs::read_link(format!("/proc/{}/exe", tracee.pid)).ok();
         let (follow, frees) = (self.options.follow.as_deref(), self.options.frees_ram);
         let argv = arguments::of(tracee.pid);
@@ -129,6 +165,7 @@ impl Supervisor<'_> {
         self.vmm = pid;
         self.followed = if is_vmm { Followed::Found } else { Followed::Sought };
         self.seen.has_vmm |= is_vmm;
+        self.seen.vmm = is_vmm.then(|| format!("{} (pid {})", own::name(pid), tracee.pid));
         self.seen.execs += 1;
         self.seen.moments.push((tracee.stopped_ns, Moment::VmmExec));
         if let Some(dialect) = dialect.filter(|_| is_vmm) {
