@@ -220,7 +220,10 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
             let ends = one.candidate.why.is_end()
                 || one.candidate.why.is_no_cpu()
                 || matches!(one.candidate.why, Why::Stopped | Why::Timer);
-            let little = pattern.saving.saturating_mul(2) < one.candidate.saving;
+            // That it computes says less than why there is so much of it.
+            let computes = one.candidate.why.is_thread() || one.candidate.why == Why::Busy;
+            let times = if computes { 5 } else { 2 };
+            let little = pattern.saving.saturating_mul(times) < one.candidate.saving;
             let severity = |c: &Candidate| {
                 let most = c.at_most.unwrap_or(Severity::High);
                 Severity::of_share(view.share(c.saving)).min(most)

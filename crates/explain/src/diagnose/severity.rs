@@ -108,9 +108,11 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
     let waits_in = waits_in.map_or("", |call| view.name(call));
     let naps = alone && waits_in.contains("nanosleep");
+    let computes =
+        alone && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Idle);
     if guest
         && !naps
-        && !kvm.contains(&waits_in)
+        && (computes || !kvm.contains(&waits_in))
         && !matches!(cause.ending.end, End::Cpu(_) | End::Quota | End::Stopped(_))
     {
         // What it waits for in a request, the request tells.
@@ -138,8 +140,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         return None;
     }
     let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
-    if alone && !convoy && says_little && !asked {
-        // It computes or idles, and waits for nobody.
+    if alone && !convoy && says_little && (!asked || view.times_requests() && !named) {
+        // It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
         return None;
     }
     if alone
