@@ -58,7 +58,7 @@ fn findings(ran: &Ran) -> Vec<Value> {
 /// What is wrong with an answer; nothing if it is right: the planted cause of the planted
 /// port first, and nothing else of high severity.
 fn wrong(findings: &[Value], kinds: &[&str]) -> Option<String> {
-    let brief = |f: &Value| format!("{} {} {}", f["severity"], f["kind"], f["subject"]);
+    let brief = |f: &Value| format!("{} {} {}", f["severity"], f["kind"], f["summary"]);
     let all: Vec<String> = findings.iter().map(brief).collect();
     let Some(first) = findings.first() else {
         return (!kinds.is_empty()).then(|| "nothing was found".into());

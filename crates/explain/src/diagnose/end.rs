@@ -162,7 +162,9 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         }
         ends
     };
-    let vague = |end: &End| matches!(end, End::Crowd | End::Idle);
+    // Between two calls of strace is its own time, too.
+    let between = |end: &End| view.evidence.only_calls && *end == End::User;
+    let vague = |end: &End| matches!(end, End::Crowd | End::Idle) || between(end);
     let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
     let known = level.all.ticks.saturating_sub(unknown).saturating_sub(crowd);

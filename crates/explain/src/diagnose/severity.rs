@@ -120,6 +120,13 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     }
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
+    let runs = |who| !named && view.evidence.vcpu_groups().contains(&who);
+    if cause.doer().is_some_and(runs)
+        && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd)
+    {
+        // It waits for a vCPU that runs its guest.
+        return None;
+    }
     let convoy = cause.convoy().is_some();
     let waits_by_design = cause.ending.call.is_none_or(|call| waits(view.name(call)));
     let call = cause.ending.call.map_or("", |call| view.name(call));
@@ -136,7 +143,17 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // Between two calls is strace's own time, too.
         return None;
     }
-    if cause.ending.end == End::InCall && alone && !named && !slow_call(cause) {
+    let between = path.doing().ticks(|call, state| call.is_none() && state == Frame::Runs);
+    let in_calls = path.doing().all.ticks.saturating_sub(between);
+    let own = cause.ending.call.and_then(|call| path.doing().calls.get(&Some(Frame::Call(call))));
+    let of_call = own.map_or(0, |sum| sum.ticks);
+    let calls = match cause.ending.end {
+        End::InCall => !slow_call(cause),
+        // Of strace's short calls, one that is most of them.
+        End::Syscall => strace && of_call * 3 < in_calls,
+        _ => false,
+    };
+    if calls && alone && !named {
         return None;
     }
     let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));

@@ -148,7 +148,8 @@ impl Witness<'_> {
         let polls = polls.iter().any(|begin| name.starts_with(begin));
         match whole.returned {
             _ if name.contains("nanosleep") => return Waker::Timer,
-            Some(TIMED_OUT) if name.starts_with("futex") => return Waker::Timer,
+            // strace writes -1 and a word.
+            Some(TIMED_OUT | -1) if name.starts_with("futex") => return Waker::Timer,
             Some(0) if polls => return Waker::Timer,
             Some(child) if ["wait4", "waitid"].contains(&name) && child > 0 => {
                 return Waker::Thread(Tid { tid: child as i32, ..whole.tid });
