@@ -139,7 +139,9 @@ pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a
         // Where nothing comes before the kernel's own code, it begins with that.
         let next =
             next.map(|next| if entered(anchors) == Some(end.at) { KernelEntry } else { next });
-        let may = next.and_then(|next| Some((may_begin(next, start, end)?, next)));
+        // Without a phase that follows there is none to share it with: the end has its error.
+        let shares = next.filter(|next| begun_by(*next, facts, anchors).is_some());
+        let may = shares.and_then(|next| Some((may_begin(next, start, end)?, next)));
         let Some((since, next)) = may else {
             place(name.to_owned(), start.at, end.at, start.error.max(end.error));
             continue;

@@ -146,7 +146,7 @@ fn may_wait(argv: &[String]) -> bool {
         // QEMU's; others are told by their API.
         vmm.abilities().monitor && !argv.iter().any(|word| ["-S", "--S"].contains(&word.as_str()))
     });
-    !by_itself && argv.iter().any(|word| ["-S", "--S"].contains(&word.as_str()))
+    !by_itself
 }
 
 /// Since when all of a VMM's threads slept up to its machine's start, and how much sooner that can have
