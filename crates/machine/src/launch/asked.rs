@@ -10,7 +10,7 @@ use super::family::number;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vmeter_model::Ns;
 
@@ -39,6 +39,8 @@ pub struct Asked {
 pub struct Asks {
     /// The clients, by their process ids.
     found: Vec<(Pid, Asked)>,
+    /// Sockets by their inodes that a process held when it started or executed another: it asked for that.
+    excused: BTreeSet<String>,
     begun: Option<Ns>,
     due: Ns,
 }
@@ -79,7 +81,7 @@ impl Asks {
         let numbers: BTreeSet<i32> = all.iter().copied().map(number).collect();
         for &pid in looked {
             let busy = has_children(pid);
-            match holds(pid, &numbers) {
+            match holds(pid, &numbers, &self.excused) {
                 Holds::Machine => return true,
                 Holds::Outside(whom) if !busy && !self.found.iter().any(|(of, _)| *of == pid) => {
                     let who = super::own::name(pid);
@@ -94,6 +96,9 @@ impl Asks {
     /// A process starts another or becomes another program: what it asked before was for that.
     pub fn forget(&mut self, pid: Pid) {
         self.found.retain(|(of, _)| *of != pid);
+        if self.excused.len() < MOST {
+            self.excused.extend(sockets(pid).into_iter().map(|(_, inode)| inode));
+        }
     }
 
     /// Who asked.
@@ -108,19 +113,12 @@ fn has_children(pid: Pid) -> bool {
 }
 
 /// What a process holds by its descriptors and, should it have a socket to the outside, by its memory.
-fn holds(pid: Pid, launch: &BTreeSet<i32>) -> Holds {
-    let folder = format!("/proc/{}/fd", number(pid));
-    let mut sockets = Vec::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().take(MOST) {
-        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
-        if is_of_kvm(&target) {
-            return Holds::Machine;
-        }
-        let is_socket = target.to_str().is_some_and(|target| target.starts_with("socket:["));
-        let name = entry.file_name();
-        let number = name.to_str().filter(|_| is_socket).and_then(|name| name.parse::<i32>().ok());
-        sockets.extend(number);
+fn holds(pid: Pid, launch: &BTreeSet<i32>, excused: &BTreeSet<String>) -> Holds {
+    if descriptors(pid).any(|(_, target)| is_of_kvm(&target)) {
+        return Holds::Machine;
     }
+    let sockets = sockets(pid).into_iter().filter(|(_, inode)| !excused.contains(inode));
+    let sockets: Vec<i32> = sockets.map(|(fd, _)| fd).collect();
     if sockets.is_empty() {
         return Holds::Nothing;
     }
@@ -133,6 +131,22 @@ fn holds(pid: Pid, launch: &BTreeSet<i32>) -> Holds {
         Some(whom) => Holds::Outside(whom),
         None => Holds::Nothing,
     }
+}
+
+/// A process's descriptors, with what each leads to.
+fn descriptors(pid: Pid) -> impl Iterator<Item = (i32, PathBuf)> {
+    let folder = std::fs::read_dir(format!("/proc/{}/fd", number(pid)));
+    folder.into_iter().flatten().flatten().take(MOST).filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, std::fs::read_link(entry.path()).ok()?))
+    })
+}
+
+/// Those that are sockets, with their inodes: `socket:[12]`.
+fn sockets(pid: Pid) -> Vec<(i32, String)> {
+    let inode = |target: PathBuf| target.into_os_string().into_string().ok();
+    let all = descriptors(pid).filter_map(|(fd, target)| Some((fd, inode(target)?)));
+    all.filter(|(_, target)| target.starts_with("socket:[")).collect()
 }
 
 fn is_of_kvm(target: &Path) -> bool {
@@ -210,7 +224,7 @@ mod tests {
 
     fn of(pid: u32, launch: &[u32]) -> Holds {
         let launch = launch.iter().map(|pid| *pid as i32).collect();
-        holds(Pid::from_raw(pid as i32).expect("a process"), &launch)
+        holds(Pid::from_raw(pid as i32).expect("a process"), &launch, &BTreeSet::new())
     }
 
     /// A client of this process, which is outside of a launch that is the client alone.
@@ -240,6 +254,20 @@ mod tests {
             drop(stream);
             child.wait().expect("its end");
         }
+    }
+
+    #[test]
+    fn a_socket_that_was_held_when_another_was_started_is_excused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("bound");
+        let _stream = UnixStream::connect(&path).expect("connected");
+        let own = Pid::from_raw(std::process::id() as i32).expect("a process");
+        let before: BTreeSet<String> = sockets(own).into_iter().map(|(_, inode)| inode).collect();
+        assert!(!before.is_empty());
+        let mut asks = Asks::default();
+        asks.forget(own);
+        assert!(before.is_subset(&asks.excused) || asks.excused.len() >= MOST);
     }
 
     #[test]
