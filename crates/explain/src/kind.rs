@@ -110,8 +110,6 @@ pub enum Why {
     Timer,
     /// Without a CPU, which another has.
     NoCpu,
-    /// The same of a vCPU.
-    Starved,
     /// Without a CPU by a quota.
     Throttled,
     /// For a device.
@@ -181,7 +179,7 @@ impl Why {
         match self {
             Why::Lock => Kind::Lock,
             Why::Timer => Kind::TimerWait,
-            Why::NoCpu | Why::Starved => Kind::CpuContention,
+            Why::NoCpu => Kind::CpuContention,
             Why::Throttled => Kind::CpuThrottled,
             Why::Device | Why::SlowSync | Why::Dirty => Kind::BlockIo,
             Why::Network | Why::SentAgain => Kind::Network,
@@ -210,11 +208,6 @@ impl Why {
     /// A thread that is busy, or of which nothing is recorded: it says little.
     pub fn is_thread(self) -> bool {
         matches!(self, Why::Computes | Why::OnCpu | Why::Asleep)
-    }
-
-    /// A call that takes long.
-    pub fn is_call(self) -> bool {
-        matches!(self, Why::Device | Why::Network | Why::Busy | Why::InCall)
     }
 
     /// It has no CPU.

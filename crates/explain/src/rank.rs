@@ -66,9 +66,8 @@ fn without_numbers(text: &str) -> String {
 /// What a detector has found, with its severity and the interval of its saving.
 pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
-    let severity = Severity::of_share(share);
     let foreign = candidate.foreign || candidate.whose.is_some_and(|whose| view.is_foreign(whose));
-    let at_most = if foreign { Some(Severity::Low) } else { candidate.at_most };
+    let severity = if foreign { Severity::Low } else { candidate.severity(view) };
     // Several threads' time is no more than the time that went by.
     let span = view.evidence.span();
     let ticks = candidate.saving.min(span);
@@ -83,7 +82,7 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     Finding {
         kind: candidate.why.kind(),
         modifier: candidate.why.modifier(),
-        severity: at_most.map_or(severity, |most| severity.min(most)),
+        severity,
         subject: candidate.subject,
         summary: headline(candidate.summary),
         saving_s: view.seconds(ticks),

@@ -10,10 +10,6 @@ const FEWEST: usize = 16;
 /// Times are less even than numbers of calls.
 const TIME_R2: f64 = 0.65;
 
-/// What grows beside a part that does not.
-const RISES: f64 = 1.5;
-const RISES_R2: f64 = 0.5;
-
 /// Part of the rise from the first third to the last that each of the two steps between has.
 const THIRD: f64 = 0.15;
 
@@ -70,15 +66,6 @@ pub fn series_grows(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Gr
     // Not the last one alone.
     let steady = points.len() >= FEWEST && last.1 <= 3.0 * before.last()?.1;
     growing(&points).filter(|_| steady)
-}
-
-/// The same beside a larger part that does not grow: by half from first to last.
-pub fn series_rises(series: &Series, value: impl Fn(&Point) -> u64) -> Option<Growth> {
-    let points = clipped(series.means(value));
-    let growth = line(&points).filter(|growth| points.len() >= FEWEST && growth.r2 >= RISES_R2)?;
-    let growth = Some(growth).filter(|growth| growth.r2 > one_step(&points) && goes_on(&points))?;
-    let first = (growth.intercept + growth.slope * points.first()?.0).max(0.0);
-    (growth.slope > 0.0 && growth.last >= RISES * first).then_some(growth)
 }
 
 /// The line, if the value grows from instance to instance: it explains at least half of the

@@ -5,8 +5,8 @@ use super::throttled::by_quota;
 use super::waits::waits;
 use super::View;
 use crate::evidence::groups::GroupId;
-use crate::evidence::tree::{Frame, Tree};
-use crate::moment::Place;
+use crate::evidence::tree::Frame;
+use crate::moment::{Place, Sym};
 use std::collections::BTreeMap;
 
 /// The way goes on to another thread that has this share of the level's time.
@@ -164,6 +164,14 @@ impl Level {
         all
     }
 
+    /// Its system calls, the one with most time first.
+    pub fn system_calls(&self) -> impl Iterator<Item = (Sym, Sum)> {
+        Level::sorted(&self.calls).into_iter().filter_map(|(call, sum)| match call {
+            Some(Frame::Call(call)) => Some((call, sum)),
+            _ => None,
+        })
+    }
+
     /// Time that says nothing of the way: not recorded, or without a CPU that now this has and
     /// now that, which is the host's business.
     pub fn noise(&self) -> u64 {
@@ -294,33 +302,6 @@ pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
         waited = if assumes { sum.ticks } else { 0 };
     }
     all
-}
-
-/// While anybody on the way from a root had no CPU: who had it, and the ticks of all of that.
-pub fn hogs(view: &View<'_>, root: Frame) -> (BTreeMap<GroupId, u64>, u64) {
-    let tree = view.tree();
-    tree.root_of(root).map(|root| hogs_in(tree, root)).unwrap_or_default()
-}
-
-/// The same of a tree.
-pub fn hogs_in(tree: &Tree, root: u32) -> (BTreeMap<GroupId, u64>, u64) {
-    let (mut by, mut all) = (BTreeMap::new(), 0_u64);
-    let mut open = vec![root];
-    while let Some(at) = open.pop() {
-        for (at, node) in tree.within(at) {
-            match node.frame {
-                Frame::NoCpu => all = all.saturating_add(node.ticks),
-                Frame::Has(group) | Frame::Preempts(group) => {
-                    let sum: &mut u64 = by.entry(group).or_default();
-                    *sum = sum.saturating_add(node.ticks);
-                    continue;
-                }
-                _ => {}
-            }
-            open.push(at);
-        }
-    }
-    (by, all)
 }
 
 /// One level, and the nodes of whom it waits for. What those did who were waited for long is no

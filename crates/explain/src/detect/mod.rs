@@ -41,7 +41,7 @@ pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
 pub use view::{Peers, View, LEAST_SHARE};
-pub use waits::{syncs, waits};
+pub use waits::{is_grace, polls, syncs, waits};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]
@@ -70,8 +70,6 @@ pub struct Candidate {
     pub confirm: String,
     /// Standard error of that, ticks, where it is known.
     pub error: Option<f64>,
-    /// Told only if there is nothing else: what the host's other programs do.
-    pub of_host: bool,
     /// It is about what threads do with their whole lives.
     pub life: bool,
     /// It is what a trace has beyond its twin's.
@@ -84,6 +82,14 @@ pub struct Candidate {
     pub idle: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
+}
+
+impl Candidate {
+    /// How severe it is, as far as it may be.
+    pub fn severity(&self, view: &View<'_>) -> Severity {
+        let severity = Severity::of_share(view.share(self.saving));
+        self.at_most.map_or(severity, |most| severity.min(most))
+    }
 }
 
 /// One kind of cause.

@@ -42,6 +42,11 @@ pub fn is_grace(function: &str) -> bool {
     GRACE.iter().any(|begin| function.starts_with(begin))
 }
 
+/// True for calls that wait for one of several things, up to a time that they are given.
+pub fn polls(call: &str) -> bool {
+    ["poll", "ppoll", "epoll_", "select", "pselect"].iter().any(|begin| call.starts_with(begin))
+}
+
 /// True for calls that wait by design.
 pub fn waits(call: &str) -> bool {
     matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))

@@ -4,7 +4,7 @@ use super::end::{End, Ending};
 use super::locks;
 use super::path::{Edge, Hop, Path};
 use crate::detect::growth::series_grows;
-use crate::detect::{syncs, Peers, View};
+use crate::detect::{is_grace, syncs, Peers, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
@@ -13,8 +13,6 @@ use crate::moment::Sym;
 use vmeter_render::quantity::grouped;
 use vmeter_trace::ops::Sign;
 
-/// What begins the names of the work functions of RCU and SRCU.
-const GRACE: [&str; 5] = ["rcu", "srcu", "process_srcu", "synchronize", "wait_rcu"];
 /// The timers of TCP that a wait of so many seconds stands for (kernel: include/net/tcp.h,
 /// `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
 const TCP: [(f64, f64, &str); 2] =
@@ -30,8 +28,6 @@ pub struct Cause<'a> {
     pub ending: Ending,
     /// How the subject waits for the first thread of user space on the path.
     pub hop: Option<Hop>,
-    /// How the doer is waited for.
-    pub last_hop: Option<Hop>,
 }
 
 /// What a finding says.
@@ -49,9 +45,8 @@ pub struct Words {
 impl<'a> Cause<'a> {
     /// The cause at the end of a path.
     pub fn of(view: &'a View<'a>, path: &'a Path, ending: Ending) -> Cause<'a> {
-        let hop = if path.doer > 0 { path.hop(view, 1) } else { None };
-        let last_hop = if path.doer > 0 { path.hop(view, path.doer) } else { None };
-        Cause { view, path, ending, hop, last_hop }
+        let hop = if path.doer > 0 { path.hop(1) } else { None };
+        Cause { view, path, ending, hop }
     }
 
     /// Who is at the end, if that is not the subject.
@@ -61,7 +56,7 @@ impl<'a> Cause<'a> {
 
     /// The hop that waits for a lock, if there is one.
     pub fn lock(&self) -> Option<(usize, Hop)> {
-        let hop = |at| Some((at, self.path.hop(self.view, at)?));
+        let hop = |at| Some((at, self.path.hop(at)?));
         let hops = (1..=self.path.doer).filter_map(hop);
         hops.rev().find(|(_, hop)| hop.edge == Edge::Lock)
     }
@@ -77,9 +72,7 @@ impl<'a> Cause<'a> {
 
     /// True if the subject starts processes, and waits for each.
     pub fn child(&self) -> bool {
-        (1..=self.path.doer)
-            .filter_map(|at| self.path.hop(self.view, at))
-            .any(|h| h.edge == Edge::Child)
+        (1..=self.path.doer).filter_map(|at| self.path.hop(at)).any(|hop| hop.edge == Edge::Child)
     }
 
     /// The doer computes for longer each time: at first and at the end, ticks.
@@ -323,7 +316,7 @@ impl<'a> Cause<'a> {
         let who = view.threads(doer);
         if self.child() && self.why() == Why::Child {
             let born = view.evidence.groups.get(doer).map_or(0, |group| u64::from(group.born));
-            let count = self.last_hop.map_or(0, |hop| hop.count).max(born);
+            let count = path.hop(path.doer).map_or(0, |hop| hop.count).max(born);
             return format!(
                 "{subject} waits{inside} for {who}, started {} times",
                 grouped(&count.to_string())
@@ -357,11 +350,6 @@ impl<'a> Cause<'a> {
         let (fix, check) = remedy(self, why);
         Words { why, summary: self.summary(), fix, check }
     }
-}
-
-/// True for work functions that bring on a grace period.
-pub fn is_grace(function: &str) -> bool {
-    GRACE.iter().any(|begin| function.starts_with(begin))
 }
 
 fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {

@@ -79,13 +79,12 @@ pub fn ending(view: &View<'_>, path: &Path) -> Ending {
     let last = path.last();
     let unknown = last.ticks(|_, state| state == Frame::Unknown);
     let kernel = last.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
+    let hop = path.hop(path.levels.len() - 1);
     let held = || {
-        let hop = path.hop(view, path.levels.len() - 1);
         let waits = hop.and_then(|hop| hop.call).is_none_or(|call| waits(view.name(call)));
         !waits && view.share(last.all.ticks) >= ONCE
     };
     if path.levels.len() > 1 && !kernel && unknown.saturating_mul(2) >= last.all.ticks && held() {
-        let hop = path.hop(view, path.levels.len() - 1);
         let (who, waiter) = (last.who, path.group_at(view, path.levels.len() - 2));
         let call =
             who.zip(waiter).and_then(|(by, whom)| view.evidence.ledger.let_go(by, whom, |_| true));
@@ -95,7 +94,7 @@ pub fn ending(view: &View<'_>, path: &Path) -> Ending {
     let mut own = of_level(view, path, path.levels.len() - 1);
     let Some(workers) = path.workers() else { return own };
     // Below the doer there are threads of the kernel: what they do is done in the doer's call.
-    let hop = path.hop(view, path.doer + 1);
+    let hop = path.hop(path.doer + 1);
     let call = hop.and_then(|hop| hop.call);
     let disk = |name: &str| ["jbd2", "xfsaild", "loop"].iter().any(|begin| name.starts_with(begin));
     own.end = match own.end {
@@ -138,7 +137,7 @@ fn work(path: &Path) -> Option<Sym> {
 /// The work function that the doer has workers run most, about once a wait for these.
 fn provoked(view: &View<'_>, path: &Path) -> Option<Sym> {
     let doer = path.group_at(view, path.doer)?;
-    let waits = path.hop(view, path.doer + 1).map_or(0, |hop| hop.count);
+    let waits = path.hop(path.doer + 1).map_or(0, |hop| hop.count);
     let mut by: BTreeMap<Sym, u64> = BTreeMap::new();
     for ((who, _, function), made) in &view.evidence.ledger.provoked {
         if *who == doer || path.workers() == Some(*who) {
@@ -163,7 +162,7 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         ends
     };
     // Between two calls of strace is its own time, too.
-    let between = |end: &End| view.evidence.only_calls && *end == End::User;
+    let between = |end: &End| view.evidence.only_calls() && *end == End::User;
     let vague = |end: &End| matches!(end, End::Crowd | End::Idle) || between(end);
     let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
@@ -177,13 +176,13 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
     };
     if let Some((call, sum)) = focus(view, level, known) {
         let ends = by_end(Some(call), true);
-        let inside = most(ends).map_or((End::Syscall, (sum.ticks, sum.count)), |end| end);
+        let inside = most(ends).unwrap_or((End::Syscall, (sum.ticks, sum.count)));
         let end = match inside.0 {
             _ if syncs(view.name(call)) && !matches!(inside.0, End::Cpu(_) | End::Quota) => {
                 End::Disk
             }
             End::User => End::Syscall,
-            End::Asleep if view.evidence.only_calls => End::InCall,
+            End::Asleep if view.evidence.only_calls() => End::InCall,
             end => end,
         };
         let whole = matches!(
@@ -221,11 +220,7 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
 
 /// The call, not one that waits by design, that most of a level's time goes by in.
 fn focus(view: &View<'_>, level: &Level, known: u64) -> Option<(Sym, Sum)> {
-    let mut calls = Level::sorted(&level.calls).into_iter().filter_map(|(call, sum)| match call {
-        Some(Frame::Call(call)) => Some((call, sum)),
-        _ => None,
-    });
-    let (call, sum) = calls.next()?;
+    let (call, sum) = level.system_calls().next()?;
     (!waits(view.name(call)) && sum.ticks as f64 >= CALL * known as f64).then_some((call, sum))
 }
 

@@ -13,10 +13,12 @@ mod severity;
 mod subjects;
 
 use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
+use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
+use crate::moment::Sym;
 use crate::rank;
-use crate::result::{Finding, Severity};
+use crate::result::Finding;
 use cause::Cause;
 use end::{ending, End};
 pub use path::grown_call;
@@ -32,15 +34,20 @@ struct Told {
     root: Frame,
     candidate: Candidate,
     /// Where the path ends: who, and in what call.
-    end: (Option<crate::evidence::groups::GroupId>, End, Option<crate::moment::Sym>),
+    end: (Option<GroupId>, End, Option<Sym>),
     hops: usize,
     firm: bool,
 }
 
 impl Told {
-    fn severity(&self, view: &View<'_>) -> Severity {
-        let most = self.candidate.at_most.unwrap_or(Severity::High);
-        Severity::of_share(view.share(self.candidate.saving)).min(most)
+    /// A pattern, which no path leads to.
+    fn pattern(root: Frame, candidate: Candidate) -> Told {
+        let candidate = Candidate { key: None, ..candidate };
+        Told { root, candidate, end: (None, End::Asleep, None), hops: 0, firm: true }
+    }
+
+    fn is_pattern(&self) -> bool {
+        self.end.0.is_none() && self.end.1 == End::Asleep
     }
 
     /// True if both name the same cause.
@@ -60,8 +67,7 @@ impl Told {
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
     let mut told: Vec<Told> =
         subjects::subjects(view).into_iter().filter_map(|s| tell(view, s)).collect();
-    let patterns = patterns(view);
-    for pattern in patterns {
+    for pattern in patterns(view) {
         overlay(view, &mut told, pattern);
     }
     let told = once(view, told);
@@ -130,7 +136,7 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
             foreign,
             Reverse(request),
             Reverse(told.firm),
-            Reverse(told.severity(view)),
+            Reverse(told.candidate.severity(view)),
             aside,
             Reverse(told.hops),
             Reverse(saving),
@@ -150,27 +156,7 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
     if view.is_beyond() {
         return Vec::new();
     }
-    const KEPT: [Why; 14] = [
-        Why::EveryCpu,
-        Why::Grows,
-        Why::Burst,
-        Why::Reclaim,
-        Why::Dirty,
-        Why::SentAgain,
-        Why::HandOver,
-        Why::Herd,
-        Why::Accesses,
-        Why::DeviceModel,
-        Why::LogStands,
-        Why::Logged,
-        Why::Signals,
-        Why::Gap,
-    ];
-    let strace = !view.evidence.runs_seen();
     let all = DETECTORS.iter().flat_map(|detector| detector.detect(view));
-    let all = all.filter(|c| {
-        KEPT.contains(&c.why) || strace && c.why != Why::Outlier || c.why == Why::Throttled
-    });
     let about = |c: &Candidate| {
         let own = view.own().into_iter().flatten();
         let own = own.map(|group| view.threads(*group)).collect::<Vec<_>>();
@@ -195,78 +181,50 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
         Some(root) => one.root == root,
         None => one.candidate.subject == pattern.subject,
     };
-    let fresh = |candidate: Candidate| Told {
-        root: root.unwrap_or(Frame::Unknown),
-        end: (None, End::Asleep, None),
-        hops: 0,
-        firm: true,
-        candidate,
+    let beside = root.unwrap_or(Frame::Unknown);
+    let Some(at) = told.iter().position(same) else {
+        return told.push(Told::pattern(beside, pattern));
     };
-    match told.iter().position(same) {
-        None => {
-            pattern.key = None;
-            told.push(fresh(pattern));
-        }
-        Some(at) => {
-            let one = &mut told[at];
-            if pattern.why == Why::Gap {
-                return stall(view, told, at, pattern);
-            }
-            if one.end.0.is_none() && one.end.1 == End::Asleep {
-                // Another pattern of the same.
-                one.candidate.chain.extend(pattern.chain);
-                return;
-            }
-            let ends = one.candidate.why.is_end()
-                || one.candidate.why.is_no_cpu()
-                || matches!(one.candidate.why, Why::Stopped | Why::Timer);
-            // That it computes says less than why there is so much of it.
-            let computes = one.candidate.why.is_thread() || one.candidate.why == Why::Busy;
-            let times = if computes { 5 } else { 2 };
-            let little = pattern.saving.saturating_mul(times) < one.candidate.saving;
-            let severity = |c: &Candidate| {
-                let most = c.at_most.unwrap_or(Severity::High);
-                Severity::of_share(view.share(c.saving)).min(most)
-            };
-            if little && severity(&pattern) > severity(&one.candidate) {
-                pattern.key = None;
-                told.push(fresh(pattern));
-                return;
-            }
-            if little
-                || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver | Why::Gap)
-            {
-                one.candidate.chain.extend(pattern.chain);
-                return;
-            }
-            pattern.key = None;
-            pattern.chain.extend(std::mem::take(&mut one.candidate.chain));
-            pattern.way = std::mem::take(&mut one.candidate.way);
-            pattern.life = one.candidate.life;
-            one.candidate = pattern;
-        }
+    if pattern.why == Why::Gap {
+        return stall(view, told, at, pattern);
     }
+    let one = &mut told[at];
+    if one.is_pattern() {
+        // Another pattern of the same.
+        return one.candidate.chain.extend(pattern.chain);
+    }
+    let own = &mut one.candidate;
+    let ends =
+        own.why.is_end() || own.why.is_no_cpu() || matches!(own.why, Why::Stopped | Why::Timer);
+    // That it computes says less than why there is so much of it.
+    let computes = own.why.is_thread() || own.why == Why::Busy;
+    let times = if computes { 5 } else { 2 };
+    let little = pattern.saving.saturating_mul(times) < own.saving;
+    if little && pattern.severity(view) > own.severity(view) {
+        return told.push(Told::pattern(beside, pattern));
+    }
+    if little || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver) {
+        return own.chain.extend(pattern.chain);
+    }
+    pattern.key = None;
+    pattern.chain.append(&mut own.chain);
+    pattern.way = std::mem::take(&mut own.way);
+    pattern.life = own.life;
+    *own = pattern;
 }
 
 /// A single long stretch of what else is explained: if it is most of that, the explanation keeps the rest.
-fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, mut pattern: Candidate) {
-    let rule = &mut told[at].candidate;
+fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, pattern: Candidate) {
+    let Told { root, candidate: rule, .. } = &mut told[at];
+    let root = *root;
     if pattern.saving.saturating_mul(2) < rule.saving {
         return;
     }
     rule.saving = rule.saving.saturating_sub(pattern.saving);
-    let root = told[at].root;
-    if view.share(told[at].candidate.saving) < LEAST_SHARE {
+    if view.share(rule.saving) < LEAST_SHARE {
         told.remove(at);
     }
-    pattern.key = None;
-    told.push(Told {
-        root,
-        candidate: pattern,
-        end: (None, End::Asleep, None),
-        hops: 0,
-        firm: true,
-    });
+    told.push(Told::pattern(root, pattern));
 }
 
 /// How much slower it is than its peers, where there is room for that.

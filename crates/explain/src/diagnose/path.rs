@@ -1,8 +1,9 @@
 //! The critical path from a subject: whom it waits for, in what call, and how that wait is meant.
 
+use super::locks;
 use crate::detect::levels::{levels, Level};
 use crate::detect::{waits, View};
-use crate::evidence::groups::{GroupId, BORN};
+use crate::evidence::groups::{is_vcpu_name, GroupId, BORN};
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
 
@@ -51,6 +52,8 @@ pub struct Path {
     pub levels: Vec<Level>,
     /// The last level that is no thread of the kernel.
     pub doer: usize,
+    /// How each level waits for the next.
+    hops: Vec<Option<Hop>>,
 }
 
 impl Path {
@@ -59,7 +62,9 @@ impl Path {
         let levels = levels(view, root);
         let kernel = |level: &Level| level.who.is_some_and(|w| view.evidence.groups.is_kernel(w));
         let doer = levels.iter().rposition(|level| !kernel(level))?;
-        Some(Path { root, levels, doer })
+        let mut path = Path { root, levels, doer, hops: Vec::new() };
+        path.hops = (1..path.levels.len()).map(|at| path.judged(view, at)).collect();
+        Some(path)
     }
 
     /// The level of the last thread that is not the kernel's.
@@ -88,7 +93,11 @@ impl Path {
     }
 
     /// How the level before `at` waits for it.
-    pub fn hop(&self, view: &View<'_>, at: usize) -> Option<Hop> {
+    pub fn hop(&self, at: usize) -> Option<Hop> {
+        self.hops.get(at.checked_sub(1)?).copied().flatten()
+    }
+
+    fn judged(&self, view: &View<'_>, at: usize) -> Option<Hop> {
         let via = self.levels.get(at.checked_sub(1)?)?;
         let who = self.levels.get(at)?.who?;
         let (call, sum) = via.most_in(|state| state == Frame::Waker(who))?;
@@ -126,7 +135,7 @@ impl Path {
             return Edge::Asked;
         }
         // A guest's request asks by itself.
-        let guest = crate::evidence::groups::is_vcpu_name(evidence.groups.name(waiter));
+        let guest = is_vcpu_name(evidence.groups.name(waiter));
         match self.root {
             Frame::Request(_) => Edge::Asked,
             _ if guest => Edge::Asked,
@@ -144,7 +153,7 @@ impl Path {
         name: &str,
     ) -> bool {
         let (via, level) = (&self.levels[at - 1], &self.levels[at]);
-        if super::locks::known(view, via, (waiter, who)).is_some() {
+        if locks::known(view, via, (waiter, who)).is_some() {
             return true;
         }
         if view.evidence.groups.is_kernel(who) {
@@ -237,10 +246,6 @@ fn does_something(view: &View<'_>, level: &Level) -> bool {
 /// The call, not one that waits by design, that the doer of a request is in most.
 pub fn grown_call(view: &View<'_>, root: Frame) -> Option<Sym> {
     let path = Path::of(view, root)?;
-    let calls = Level::sorted(&path.doing().calls).into_iter();
-    let mut calls = calls.filter_map(|(call, _)| match call {
-        Some(Frame::Call(call)) if !waits(view.name(call)) => Some(call),
-        _ => None,
-    });
-    calls.next()
+    let mut calls = path.doing().system_calls();
+    calls.find(|(call, _)| !waits(view.name(*call))).map(|(call, _)| call)
 }

@@ -5,7 +5,8 @@ use super::end::End;
 use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
-use crate::detect::{waits, View};
+use crate::detect::{polls, syncs, waits, View};
+use crate::evidence::groups::is_vcpu_name;
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
@@ -53,13 +54,13 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             };
             // Of one that is like its peers, only a wait for somebody or something is told.
             let busy = match cause.ending.end {
-                End::Crowd => true,
+                End::Crowd | End::Guest => true,
                 End::User | End::Asleep | End::Peer(_) | End::Syscall => !slow && path.doer == 0,
                 _ => false,
             };
             let computes = matches!(cause.why(), Why::Computes | Why::OnCpu);
             let at_most = if slow && !computes { None } else { cap(cause, true) };
-            (tells && !busy && !idle_guest(cause)).then_some(Weight {
+            (tells && !busy).then_some(Weight {
                 saving,
                 at_most,
                 aside: false,
@@ -69,10 +70,6 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
         }
         _ => thread(cause, saving),
     }
-}
-
-fn idle_guest(cause: &Cause<'_>) -> bool {
-    matches!(cause.ending.end, End::Guest)
 }
 
 /// Ticks that would be saved: those at the end; for a lock all that is waited for it.
@@ -93,9 +90,9 @@ fn saving(cause: &Cause<'_>) -> u64 {
 fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let (view, path) = (cause.view, cause.path);
     let group = path.root.life()?;
-    let waits_for = path.hop(view, 1).map_or(0, |hop| hop.count);
+    let waits_for = path.hop(1).map_or(0, |hop| hop.count);
     let named = view.comm().is_some() || view.is_beyond();
-    let vcpu = crate::evidence::groups::is_vcpu_name(view.evidence.groups.name(group))
+    let vcpu = is_vcpu_name(view.evidence.groups.name(group))
         || view.evidence.vcpu_groups().contains(&group);
     let alone = path.doer == 0;
     let edge = cause.hop.map(|hop| hop.edge);
@@ -138,7 +135,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
             End::Cpu(_) => !vcpu,
             _ => false,
         };
-    let strace = view.evidence.only_calls;
+    let strace = view.evidence.only_calls();
     if strace && cause.ending.end == End::Idle || strace && alone && cause.ending.end == End::User {
         // Between two calls is strace's own time, too.
         return None;
@@ -211,8 +208,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
 /// A guest that idles waits for a kick of its VMM, whose loop waits until a timer fires.
 fn halts(cause: &Cause<'_>) -> bool {
     let name = |call: Option<Sym>| call.map_or("", |call| cause.view.name(call));
-    let polls = ["poll", "ppoll", "epoll_", "select", "pselect"];
-    let loops = polls.iter().any(|begin| name(cause.ending.call).starts_with(begin));
+    let loops = polls(name(cause.ending.call));
     let kick = ["", "KVM_RUN", "futex(wait)"].contains(&name(cause.hop.and_then(|hop| hop.call)));
     cause.ending.end == End::Timer && loops && kick && cause.path.doer > 0
 }
@@ -243,11 +239,7 @@ fn slow_call(cause: &Cause<'_>) -> bool {
     let view = cause.view;
     let Some(call) = cause.ending.call else { return false };
     let key = Key { file: call.file, what: What::Call(call) };
-    crate::detect::syncs(view.name(call)) || view.peers(key).is_none_or(|peers| peers.slow)
-}
-
-fn own(view: &View<'_>, group: crate::evidence::groups::GroupId) -> bool {
-    view.evidence.own.contains(&group)
+    syncs(view.name(call)) || view.peers(key).is_none_or(|peers| peers.slow)
 }
 
 /// Severity at most without a contrast: how sure it is that a cause of that kind is a loss.
@@ -257,11 +249,11 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
         Why::Throttled | Why::Stopped => None,
         Why::Lock if closed => None,
         // Threads of one priority share a CPU: that is the host's load.
-        Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !own(cause.view, rival)) => {
+        Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !cause.view.evidence.own.contains(&rival)) => {
             Some(Severity::Low)
         }
         Why::NoCpu if matches!(cause.ending.end, End::Cpu(_)) => {
-            hops.then_some(Severity::High).or(Some(Severity::Medium))
+            Some(if hops { Severity::High } else { Severity::Medium })
         }
         Why::Timer
             if hops
@@ -273,7 +265,7 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
             Some(Severity::Medium)
         }
         Why::Device | Why::SlowSync
-            if cause.ending.call.is_some_and(|c| crate::detect::syncs(cause.view.name(c))) =>
+            if cause.ending.call.is_some_and(|c| syncs(cause.view.name(c))) =>
         {
             Some(Severity::Medium)
         }

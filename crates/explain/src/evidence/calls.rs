@@ -13,9 +13,6 @@ const MAX_CALLS: usize = 1 << 13;
 /// Most different calls in a turn.
 const MAX_TURN: usize = 16;
 
-/// What a call returns whose time is up, as futex does.
-const ETIMEDOUT: i64 = -110;
-
 /// Bytes from which a call moves some.
 const PAGE: u64 = 4096;
 
@@ -40,12 +37,6 @@ pub struct Calls {
     pub split: Split,
     /// Sum of what they returned.
     pub returned: u64,
-    /// Those that returned 0, and their ticks: where that means that their time was up.
-    pub zeros: (u64, u64),
-    /// Those that returned that their time was up (ETIMEDOUT), and the ticks asleep in them.
-    pub timed_out: (u64, u64),
-    /// Those that failed.
-    pub failed: u64,
     /// What is known of it by its name.
     pub kind: Kind,
     /// Bytes by number of the call, if it moves some: in place of ticks.
@@ -122,17 +113,11 @@ pub struct Ledger {
     /// Work functions by who had them run, in what call: what was queued, or else what a worker
     /// ran that was woken by a thread.
     pub provoked: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
-    /// Times that threads of a name touched fresh memory, with a sleep since the time before.
-    pub fault_goes: FastMap<GroupId, u64>,
-    /// Functions that other CPUs were interrupted for, by who had them run, in what call.
-    pub on_cpus: FastMap<(GroupId, Option<Sym>, Sym), Provoked>,
     /// What the kernel does on the way, by whom for and in what call; in an interrupt for nobody.
     pub signs: FastMap<(Option<Caller>, Sign), Provoked>,
     /// Handlers of signals that threads of a name returned from, and ticks since the signals were
     /// delivered.
     pub handlers: FastMap<GroupId, (u64, u64)>,
-    /// Ticks that threads of a name had a CPU after those of another had woken them.
-    pub behalf: FastMap<(GroupId, GroupId), u64>,
     /// Ticks on a CPU from one sleep to the next, of threads of a name.
     pub active: FastMap<GroupId, Series>,
     /// Workers that were woken by a thread and have not begun to run anything: by whom.
@@ -196,15 +181,6 @@ impl Ledger {
             calls.worst = Some((ticks, place));
         }
         if let Some(returned) = returned {
-            if returned == 0 {
-                let (count, sum) = calls.zeros;
-                calls.zeros = (count + 1, sum.saturating_add(ticks));
-            }
-            if returned == ETIMEDOUT {
-                let (count, sum) = calls.timed_out;
-                calls.timed_out = (count + 1, sum.saturating_add(asleep));
-            }
-            calls.failed += u64::from(returned < 0);
             let returned = returned.max(0) as u64;
             calls.returned = calls.returned.saturating_add(returned);
             if calls.kind.moves && (returned >= PAGE || calls.bytes.is_some()) {
@@ -218,15 +194,6 @@ impl Ledger {
     pub fn active(&mut self, who: GroupId, ticks: u64) {
         if self.active.len() < MAX_CALLS || self.active.contains_key(&who) {
             self.active.entry(who).or_default().add(ticks, 0);
-        }
-    }
-
-    /// Threads of a name have had a CPU for so long since one of another woke them.
-    pub fn did_for(&mut self, who: GroupId, asked: Option<GroupId>, ticks: u64) {
-        let Some(asked) = asked.filter(|_| ticks > 0) else { return };
-        if self.behalf.len() < MAX_CALLS || self.behalf.contains_key(&(who, asked)) {
-            let sum = self.behalf.entry((who, asked)).or_default();
-            *sum = sum.saturating_add(ticks);
         }
     }
 
@@ -255,11 +222,6 @@ impl Ledger {
 
     fn provoke(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
         note(&mut self.provoked, key, place);
-    }
-
-    /// A thread has another CPU run a function.
-    pub fn calls_cpu(&mut self, key: (GroupId, Option<Sym>, Sym), place: Place) {
-        note(&mut self.on_cpus, key, place);
     }
 
     /// The call, among those wanted, in which threads of a name let those of another go on most;

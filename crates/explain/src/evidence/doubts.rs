@@ -27,11 +27,10 @@ pub(super) const GRACE: &str = "rcu_";
 impl Evidence {
     /// Takes wakers that nothing speaks for out of the tree: who wakes is not known then.
     pub(super) fn doubt(&mut self) {
-        // Of whole calls it is inferred who wakes, not seen.
-        let only_calls = self.only_calls;
+        // Where no wake-ups are recorded, who wakes is inferred from calls.
         let doubted = |file: &u16| {
             let seen = self.seen(*file);
-            !only_calls && !seen.interrupts && !seen.syscalls && !self.flags.contains(file)
+            seen.wakes && !seen.interrupts && !seen.syscalls && !self.flags.contains(file)
         };
         let mut unknown = self.silent();
         self.doubt_by_chance(doubted, &mut unknown);

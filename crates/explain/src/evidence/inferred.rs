@@ -6,7 +6,7 @@
 
 use super::thread::{Segment, State, Waker};
 use super::{Evidence, Witness};
-use crate::detect::waits;
+use crate::detect::{polls, waits};
 use crate::moment::{Sym, Tid};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -55,6 +55,11 @@ pub struct Inferred {
 }
 
 impl Evidence {
+    /// The files have nothing but whole calls (strace).
+    pub fn only_calls(&self) -> bool {
+        !self.runs_seen() && !self.inferred.recent.is_empty()
+    }
+
     /// Ticks of so many seconds, in a trace whose ticks are nanoseconds.
     fn ticks_of(s: f64) -> u64 {
         (s * 1e9) as u64
@@ -65,7 +70,6 @@ impl Witness<'_> {
     /// A call of a trace that has nothing else, from when to when.
     pub(super) fn infer(&mut self, tid: Tid, call: Sym, span: (u64, u64), returned: Option<i64>) {
         let whole = Whole { end: span.1, start: span.0, tid, call, returned };
-        self.evidence.only_calls = true;
         let inferred = &mut self.evidence.inferred;
         if inferred.recent.len() >= RECENT {
             inferred.recent.pop_front();
@@ -144,13 +148,11 @@ impl Witness<'_> {
     /// What ended a call's wait.
     fn ended_by(&self, whole: &Whole) -> Waker {
         let name = self.merge.name(whole.call);
-        let polls = ["poll", "ppoll", "epoll_", "select", "pselect"];
-        let polls = polls.iter().any(|begin| name.starts_with(begin));
         match whole.returned {
             _ if name.contains("nanosleep") => return Waker::Timer,
             // strace writes -1 and a word.
             Some(TIMED_OUT | -1) if name.starts_with("futex") => return Waker::Timer,
-            Some(0) if polls => return Waker::Timer,
+            Some(0) if polls(name) => return Waker::Timer,
             Some(child) if ["wait4", "waitid"].contains(&name) && child > 0 => {
                 return Waker::Thread(Tid { tid: child as i32, ..whole.tid });
             }

@@ -37,8 +37,6 @@ pub const SLEEPS: [&str; 2] = ["nanosleep", "clock_nanosleep"];
 #[derive(Debug, Default)]
 pub struct Runs {
     cpus: FastMap<(u16, u32), VecDeque<(i32, u64)>>,
-    /// Ticks that each had nothing to do, up to its last switch.
-    idle: FastMap<(u16, u32), u64>,
 }
 
 impl Runs {
@@ -48,9 +46,6 @@ impl Runs {
             return;
         }
         let runs = self.cpus.entry((file, cpu)).or_default();
-        if let Some((0, since)) = runs.back() {
-            *self.idle.entry((file, cpu)).or_default() += now.saturating_sub(*since);
-        }
         if runs.len() >= MAX_RUNS {
             runs.pop_front();
         }
@@ -61,12 +56,6 @@ impl Runs {
     pub fn now(&self, of: (u16, u32)) -> impl Iterator<Item = i32> + '_ {
         let others = self.cpus.iter().filter(move |(cpu, _)| cpu.0 == of.0 && cpu.1 != of.1);
         others.filter_map(|(_, runs)| Some(runs.back()?.0))
-    }
-
-    /// Ticks that one of the CPUs but that one had nothing to do: the most of all.
-    pub fn idle_beside(&self, cpu: u32) -> u64 {
-        let others = self.idle.iter().filter(|((_, other), _)| *other != cpu);
-        others.map(|(_, ticks)| *ticks).max().unwrap_or(0)
     }
 
     /// The thread that had a CPU for most of a stretch that another waited for it, or the first of

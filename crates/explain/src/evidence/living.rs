@@ -4,11 +4,10 @@ use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
 use super::life::{Life, Piece, Wait, EXITS, MAX_WAITS};
-use super::queries::count;
 use super::subject::{Anatomy, Key, What};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
-use super::{Evidence, Witness, MAX_COUNTED};
+use super::{Evidence, Witness};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Access, Op, Sleep};
@@ -53,11 +52,7 @@ impl Witness<'_> {
         let (now, room) = (self.moment.ts, self.evidence.room());
         let Some(own) = self.own(thread) else { return };
         own.faults(now, room);
-        let fresh = std::mem::take(&mut own.fresh);
-        if let Some((group, root)) = own.root {
-            if fresh {
-                count(&mut self.evidence.ledger.fault_goes, group, MAX_COUNTED);
-            }
+        if let Some((_, root)) = own.root {
             let tree = &mut self.evidence.tree;
             let at = tree.child(root, Frame::Faults);
             tree.count(at);
@@ -228,13 +223,7 @@ impl Witness<'_> {
     pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
         self.close(u64::MAX);
         walk.finish(self.moment.stamp, self);
-        let Evidence { threads, ledger, groups, .. } = &mut *self.evidence;
-        for (tid, own) in threads.iter_mut() {
-            let (asked, ticks) = std::mem::take(&mut own.behalf);
-            if let Some(group) = groups.group_of(*tid) {
-                ledger.did_for(group, asked, ticks);
-            }
-        }
+        let threads = &mut self.evidence.threads;
         let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
         let mut held: Vec<(Tid, Box<Segment>)> = held.collect();
         held.sort_by_key(|(tid, _)| *tid);
@@ -293,7 +282,6 @@ impl Witness<'_> {
             let waited = held.end.saturating_sub(held.start);
             own.looked |= segment.call != held.call || ticks.saturating_mul(LOOKS) > waited;
         }
-        own.behalf.1 = own.behalf.1.saturating_add(ticks);
         let key = (root, segment.call, segment.work);
         let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
         let Some(slot) = own.nodes.get_mut(at) else { return };
@@ -330,10 +318,6 @@ impl Witness<'_> {
     pub(super) fn wakes(&mut self, by: Tid, woken: Tid) {
         let (Some(waker), Some(sleeper)) = (self.group(by), self.group(woken)) else { return };
         let Evidence { threads, ledger, .. } = &mut *self.evidence;
-        if let Some(own) = threads.get_mut(&woken).filter(|own| own.state() == State::Blocked) {
-            let (asked, ticks) = std::mem::replace(&mut own.behalf, (Some(waker), 0));
-            ledger.did_for(sleeper, asked, ticks);
-        }
         if let Some(own) = threads.get(&by) {
             ledger.woke((waker, own.call(), sleeper), own.entered);
             ledger.pends(woken, (waker, own.call()), (by, own.activation()));

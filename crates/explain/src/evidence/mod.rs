@@ -65,8 +65,6 @@ pub struct Evidence {
     pub threads: FastMap<Tid, Thread>,
     /// Work functions.
     pub works: FastMap<Sym, Work>,
-    /// IPIs sent, by reason.
-    pub ipis: FastMap<Sym, u64>,
     /// Xen's vCPUs.
     pub xen: Xen,
     /// Who woke whom how often.
@@ -77,8 +75,6 @@ pub struct Evidence {
     pub seen: BTreeMap<u16, Seen>,
     /// Interrupts, by number and name.
     pub irqs: FastMap<Sym, u64>,
-    /// Ticks that a vCPU's thread waited for a CPU and how often, by who had it at the end.
-    pub competitors: FastMap<(Tid, Tid), (u64, u64)>,
     /// Threads by name.
     pub groups: Groups,
     /// Where the time of threads and requests went.
@@ -109,8 +105,6 @@ pub struct Evidence {
     started: started::Started,
     pub(crate) runs: Runs,
     inferred: inferred::Inferred,
-    /// A file has nothing but whole calls (strace).
-    pub only_calls: bool,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
     served: FastMap<Tid, (Sym, Anatomy)>,
@@ -289,7 +283,6 @@ impl Visitor for Witness<'_> {
                 }
                 in_vain = own.slept_in && segment.call.is_some();
                 own.slept_in = true;
-                own.fresh = true;
             }
             if ended_call.is_some() && !own.marks.is_empty() {
                 marks = own.marks;
@@ -401,10 +394,6 @@ impl Visitor for Witness<'_> {
         }
     }
 
-    fn ipi(&mut self, _at: &At, name: NameId) {
-        count(&mut self.evidence.ipis, self.moment.sym(name), MAX_COUNTED);
-    }
-
     fn queued(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
         let (function, now) = (self.moment.sym(function), self.moment.ts);
         let (room, tid) = (self.evidence.room(), self.tid(thread));
@@ -424,14 +413,9 @@ impl Visitor for Witness<'_> {
     }
 
     fn calls_cpu(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
-        let (function, tid) = (self.moment.sym(function), self.tid(thread));
-        let place = self.place("csd_queue_cpu");
-        let call = self.own(thread).and_then(|own| {
+        let function = self.moment.sym(function);
+        if let Some(own) = self.own(thread) {
             own.has(Feature::OnCpu(function));
-            own.call()
-        });
-        if let Some(group) = self.group(tid) {
-            self.evidence.ledger.calls_cpu((group, call, function), place);
         }
     }
 
@@ -481,14 +465,6 @@ impl Visitor for Witness<'_> {
         let Some(next) = next else { return };
         let Some(own) = self.own(next) else { return };
         own.from_idle += u64::from(prev == 0);
-        own.cpus |= 1 << at.cpu.min(63);
-        if let Some(waited) = own.waited(now).filter(|_| own.is_vcpu && prev > 0) {
-            let pair = (Tid { file, tid: next.tid }, Tid { file, tid: prev });
-            if self.evidence.competitors.len() < MAX_THREADS {
-                let sum = self.evidence.competitors.entry(pair).or_default();
-                *sum = (waited.saturating_add(sum.0), sum.1 + 1);
-            }
-        }
     }
 
     fn woken(&mut self, _at: &At, thread: &walk::Thread, waker: walk::Waker) {

@@ -1,7 +1,6 @@
 //! What detectors ask of the evidence, and counts in it.
 
-use super::groups::{is_vcpu_name, GroupId};
-use super::thread::State;
+use super::groups::GroupId;
 use super::Evidence;
 use crate::moment::Tid;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,59 +82,10 @@ impl Evidence {
         late
     }
 
-    /// CPUs that threads of each name have run on, as bits.
-    pub fn cpus(&self) -> BTreeMap<GroupId, u64> {
-        let mut cpus: BTreeMap<GroupId, u64> = BTreeMap::new();
-        for (tid, thread) in &self.threads {
-            if let Some(group) = self.groups.group_of(*tid) {
-                *cpus.entry(group).or_default() |= thread.cpus;
-            }
-        }
-        cpus
-    }
-
-    /// The share of its time on a CPU that a vCPU's group is in KVM or its guest; 0 of others.
-    pub fn in_guest(&self, group: GroupId) -> f64 {
-        let of_group = |tid: &Tid| self.groups.group_of(*tid) == Some(group);
-        let vcpus = self.threads.iter().filter(|(tid, thread)| thread.is_vcpu && of_group(tid));
-        let (inside, all) = vcpus.fold((0, 0), |(inside, all), (_, thread)| {
-            let own = thread.times[State::Guest as usize] + thread.times[State::Kvm as usize];
-            (inside + own, all + thread.ran())
-        });
-        inside as f64 / all.max(1) as f64
-    }
-
     /// All groups of threads that run vCPUs.
     pub fn vcpu_groups(&self) -> BTreeSet<GroupId> {
         let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
         vcpus.filter_map(|(tid, _)| self.groups.group_of(*tid)).collect()
-    }
-
-    /// The guest's own, where nothing tells of its requests: threads that run vCPUs, by their
-    /// names as well, and those that these and they wake often.
-    pub fn guests(&self) -> BTreeSet<GroupId> {
-        let named = |group: &GroupId| is_vcpu_name(self.groups.name(*group));
-        let mut guests = self.vcpu_groups();
-        guests.extend(self.groups.all().filter(named));
-        let vcpus = guests.clone();
-        let of = |tid: &Tid| self.groups.group_of(*tid);
-        let mut pairs: BTreeMap<GroupId, (u64, u64)> = BTreeMap::new();
-        for ((by, to), count) in &self.wakes {
-            match (of(by), of(to)) {
-                (Some(by), Some(to)) if vcpus.contains(&by) => {
-                    pairs.entry(to).or_default().0 += count;
-                }
-                (Some(by), Some(to)) if vcpus.contains(&to) => {
-                    pairs.entry(by).or_default().1 += count;
-                }
-                _ => {}
-            }
-        }
-        let both = |(there, back): &(u64, u64)| *there.min(back) >= PARTNERS;
-        let serve =
-            pairs.into_iter().filter(|(group, pair)| both(pair) && !self.groups.is_kernel(*group));
-        guests.extend(serve.map(|(group, _)| group));
-        guests
     }
 
     /// Threads that run vCPUs.

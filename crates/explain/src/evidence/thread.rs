@@ -145,8 +145,6 @@ pub struct Thread {
     pub times: [u64; STATES],
     /// Switches to it from the idle thread.
     pub from_idle: u64,
-    /// CPUs that it was switched to on: bit 63 for all from the 64th on.
-    pub cpus: u64,
     /// Its longest sleep since the last request began.
     pub sleep: Option<Sleep>,
     /// Its threads by name, and how often it has been switched to since that was looked up.
@@ -155,16 +153,12 @@ pub struct Thread {
     pub root: Option<(GroupId, u32)>,
     /// What it has called since it waited last.
     pub turn: Turn,
-    /// Who woke it last, and the ticks that it has had a CPU since.
-    pub behalf: (Option<GroupId>, u64),
     /// It has slept in its call.
     pub slept_in: bool,
     /// A sleep that a timer has ended, and that may go on.
     pub held: Option<Box<Segment>>,
     /// It has done something since.
     pub looked: bool,
-    /// It has slept since it touched fresh memory last.
-    pub fresh: bool,
     /// Ticks without a CPU since its call began, ready and asleep.
     pub off: (u64, u64),
     /// When its call began; else when it began to do what it does.
@@ -192,18 +186,15 @@ impl Thread {
             calls: false,
             times: [0; STATES],
             from_idle: 0,
-            cpus: 0,
             sleep: None,
             group: None,
             root: None,
             turn: Turn::default(),
             nodes: [None; 4],
-            behalf: (None, 0),
             slept_in: false,
             off: (0, 0),
             held: None,
             looked: false,
-            fresh: true,
             entered: now,
             handlers: Vec::new(),
             past: VecDeque::new(),
@@ -232,11 +223,6 @@ impl Thread {
     /// Since when it does what it does.
     pub fn since(&self) -> u64 {
         self.since
-    }
-
-    /// How long it has been waiting for a CPU, if it is.
-    pub fn waited(&self, now: u64) -> Option<u64> {
-        (self.state == State::Runnable).then(|| now.saturating_sub(self.since))
     }
 
     /// What it does now.
