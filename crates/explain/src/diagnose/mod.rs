@@ -118,7 +118,6 @@ fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
         foreign: root.life().is_some_and(|group| view.is_foreign(group)),
         aside: weight.aside,
         idle: weight.idle,
-        ..Candidate::default()
     };
     let who = path.group_at(view, path.doer);
     let end = (who, ending.end, ending.call);
