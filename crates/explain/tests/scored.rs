@@ -97,11 +97,27 @@ fn judged_without(folder: &Path, class: Class) -> (usize, usize) {
 #[test]
 fn what_is_missing_weakens_an_answer_and_is_named() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
-    for class in [Class::Calls, Class::Works, Class::Interrupts, Class::Queues] {
+    for class in [Class::Calls, Class::Works, Class::Interrupts, Class::Queues, Class::Wakes] {
         let (good, all) = judged_without(Path::new(folder), class);
         // Which call it is, nothing else says.
         let least = if class == Class::Calls { 5 } else { 7 };
         assert!(good * 10 >= all * least, "{class:?}: {good} of {all}");
+    }
+}
+
+/// Asleep in the D state is not yet asleep for a disk, and who had the CPU before woke nobody.
+#[test]
+fn without_wake_ups_nobody_is_said_to_wake() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/explain");
+    let corpus = Corpus::open(Path::new(folder)).expect("a folder with truth.json");
+    let kernel = |fault: &&corpus::Fault| !fault.slow.to_string_lossy().contains(".strace.");
+    for fault in corpus.faults.iter().filter(kernel) {
+        let judged = fault.judge_without(Class::Wakes);
+        for finding in &judged.slow.findings {
+            let summary = &finding.summary;
+            let disk = summary.contains("for the disk") && !summary.contains("sync");
+            assert!(!disk && !summary.contains("waits in read for"), "{}: {summary}", fault.name);
+        }
     }
 }
 

@@ -125,7 +125,14 @@ impl<'a> Cause<'a> {
             End::Held => Why::InCall,
             End::Network => Why::Network,
             End::Disk => Why::Device,
-            End::User | End::Syscall | End::Asleep | End::Idle | End::Peer(_) | End::Crowd
+            End::User
+            | End::Syscall
+            | End::Asleep
+            | End::Interrupt
+            | End::Deep
+            | End::Idle
+            | End::Peer(_)
+            | End::Crowd
                 if lock =>
             {
                 Why::Lock
@@ -143,7 +150,7 @@ impl<'a> Cause<'a> {
             End::User | End::Guest => Why::Computes,
             End::Peer(_) => Why::HandOver,
             End::Asleep if ["futex", "futex(lock)"].contains(&call) => Why::Lock,
-            End::Asleep | End::Idle => Why::Asleep,
+            End::Asleep | End::Idle | End::Interrupt | End::Deep => Why::Asleep,
             End::Crowd => Why::NoCpu,
         }
     }
@@ -254,6 +261,14 @@ impl<'a> Cause<'a> {
                 Some(call) => format!("lets it go on by {}", self.name(call)),
                 None => "lets it go on; what it did meanwhile is not recorded".into(),
             },
+            End::Interrupt => format!(
+                "sleeps{inside} until an interrupt of a timer or a device, {} times, {} each",
+                grouped(&count.to_string()),
+                self.each()
+            ),
+            End::Deep => format!(
+                "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"
+            ),
             End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
         }
     }

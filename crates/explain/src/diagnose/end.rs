@@ -53,6 +53,10 @@ pub enum End {
     Peer(GroupId),
     /// Until another lets it go on; what that one did meanwhile is not recorded.
     Held,
+    /// Asleep until an interrupt; of what is not recorded.
+    Interrupt,
+    /// Asleep for a disk, a lock of the kernel or a worker: what ends that is not recorded.
+    Deep,
     /// Asleep; what ends that is not recorded.
     Asleep,
     /// The same of a subject, in a call that waits by design: it may idle.
@@ -193,6 +197,8 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
                 | End::Work(_)
                 | End::Kernel(_)
                 | End::Asleep
+                | End::Interrupt
+                | End::Deep
                 | End::InCall
         );
         let (ticks, count) = if whole { (sum.ticks, sum.count) } else { inside.1 };
@@ -241,7 +247,9 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             (Frame::Timer, _) => End::Timer,
             (Frame::Irq(irq), _) => interrupt(view.name(irq), name),
             (Frame::Interrupt, _) => interrupt("", name),
-            (Frame::Deep, _) => End::Disk,
+            (Frame::Deep, _) if view.evidence.seen_anywhere().wakes => End::Disk,
+            (Frame::Deep, _) if syncs(name) => End::Disk,
+            (Frame::Deep, _) => End::Deep,
             (Frame::Stopped(by), _) => End::Stopped(by),
             (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
             (Frame::Waker(by), _) => End::Peer(by),
@@ -268,7 +276,7 @@ fn interrupt(irq: &str, call: &str) -> End {
         "net_rx" | "net_tx" => End::Network,
         "block" => End::Disk,
         _ if network => End::Network,
-        "" if call.is_empty() => End::Asleep,
+        "" if call.is_empty() => End::Interrupt,
         "" if waits(call) => End::Timer,
         _ => End::Disk,
     }

@@ -118,15 +118,26 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &Level) -> Link {
 fn missing(view: &View<'_>, path: &Path, level: &Level) -> Option<String> {
     let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
     let none = level.calls.keys().all(Option::is_none);
-    let asleep = level.ticks(|_, state| state == Frame::Asleep);
+    let wakes = view.evidence.seen_anywhere().wakes;
+    let unnamed = |state| match state {
+        Frame::Asleep => true,
+        Frame::Deep => !wakes,
+        _ => false,
+    };
+    let asleep = level.ticks(|_, state| unnamed(state));
+    let interrupt = level.ticks(|_, state| state == Frame::Interrupt);
     if none && kernel && view.evidence.works.is_empty() {
         return Some("what they run is not recorded (workqueue:*)".into());
     }
     if none && !kernel && !view.evidence.seen(file_of(view, path.root)).syscalls {
         return Some("in which calls is not recorded (raw_syscalls)".into());
     }
-    let much = asleep * 3 >= level.all.ticks;
-    much.then(|| "what wakes it is not recorded (sched_waking, irq:*)".into())
+    let much = |ticks: u64| ticks * 3 >= level.all.ticks;
+    match (much(asleep), much(interrupt)) {
+        (true, _) => Some("what wakes it is not recorded (sched_waking, irq:*)".into()),
+        (_, true) => Some("which interrupt is not recorded (irq:*, timer:*)".into()),
+        _ => None,
+    }
 }
 
 /// The file that a subject is in.

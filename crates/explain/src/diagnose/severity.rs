@@ -55,7 +55,9 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             // Of one that is like its peers, only a wait for somebody or something is told.
             let busy = match cause.ending.end {
                 End::Crowd | End::Guest => true,
-                End::User | End::Asleep | End::Peer(_) | End::Syscall => !slow && path.doer == 0,
+                End::User | End::Asleep | End::Interrupt | End::Peer(_) | End::Syscall => {
+                    !slow && path.doer == 0
+                }
                 _ => false,
             };
             let computes = matches!(cause.why(), Why::Computes | Why::OnCpu);
@@ -131,7 +133,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && match cause.ending.end {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
             End::Timer if vcpu && call.contains("nanosleep") => false,
-            End::Timer | End::Asleep | End::Network => waits_by_design,
+            End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
             End::Cpu(_) => !vcpu,
             _ => false,
         };
@@ -163,7 +165,13 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && !named
         && matches!(
             cause.ending.end,
-            End::Timer | End::Disk | End::Asleep | End::Idle | End::Network
+            End::Timer
+                | End::Disk
+                | End::Asleep
+                | End::Interrupt
+                | End::Deep
+                | End::Idle
+                | End::Network
         )
         && (call.is_empty() || call == "KVM_RUN")
     {
@@ -227,8 +235,10 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     let call = cause.ending.call.map_or("", |call| view.name(call));
     match cause.hop {
         None => {
-            matches!(cause.ending.end, End::Timer | End::Asleep | End::Idle | End::Network)
-                && (call.is_empty() || waits(call))
+            matches!(
+                cause.ending.end,
+                End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network
+            ) && (call.is_empty() || waits(call))
         }
         Some(hop) => hop.edge == Edge::Idle,
     }

@@ -80,6 +80,8 @@ impl Witness<'_> {
     /// Who wakes a thread that sleeps in that system call.
     pub(super) fn waker(&self, waker: walk::Waker, (woken, call): (i32, Option<Sym>)) -> Waker {
         match waker {
+            // Where wake-ups are not recorded, who had the CPU before only had it.
+            walk::Waker::Unknown if self.evidence.wakes.is_empty() => Waker::Unknown,
             walk::Waker::Unknown => self.remote(call).map_or(Waker::Unknown, Waker::Thread),
             walk::Waker::Thread(_) if self.is_interrupted(woken, call) => Waker::Interrupt,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
