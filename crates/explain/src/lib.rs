@@ -21,7 +21,6 @@ pub mod report;
 pub mod result;
 pub mod say;
 mod stands;
-pub mod timebase;
 pub mod versus;
 
 use crate::result::ExplainResult;
@@ -92,7 +91,7 @@ const MAX_FILES: usize = 64;
 struct Known {
     evidence: evidence::Evidence,
     sources: Vec<read::Read>,
-    clocks: timebase::Clocks,
+    clocks: vmeter_timebase::Clocks,
 }
 
 fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
@@ -101,7 +100,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
         found if found > MAX_FILES => return Err(ExplainError::TooMany { found, most: MAX_FILES }),
         _ => {}
     }
-    let clocks = timebase::align(files, options.cpu_hz)?;
+    let clocks = vmeter_timebase::align(files, options.cpu_hz)?;
     let mut merged = merge::Merge::open(files, &clocks)?;
     merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
@@ -158,7 +157,7 @@ impl Known {
 fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
     let Known { evidence, sources, clocks } = known;
     let mut result = ExplainResult {
-        files: clocks.describe(sources),
+        files: described(sources, clocks),
         duration_s: view.seconds(evidence.span()),
         followed: detect::followed(view),
         vcpus: view.vcpus(),
@@ -200,4 +199,22 @@ fn same(one: &Path, other: &Path) -> bool {
 /// A file's name as it is shown.
 fn shown(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// The files, with how the clock of each was brought to that of the first.
+fn described(
+    sources: &[read::Read],
+    clocks: &vmeter_timebase::Clocks,
+) -> Vec<result::ExplainedFile> {
+    let files = sources.iter().zip(clocks.alignments());
+    files
+        .map(|(source, alignment)| result::ExplainedFile {
+            file: source.file.clone(),
+            format: source.format.to_string(),
+            clock: source.clock.clone(),
+            events: source.events,
+            lost_events: source.lost(),
+            alignment: alignment.clone(),
+        })
+        .collect()
 }

@@ -6,9 +6,9 @@
 use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
 use crate::stands::Stands;
-use crate::timebase::Clocks;
 use crate::ExplainError;
 use std::path::PathBuf;
+use vmeter_timebase::Clocks;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Decoder;
 use vmeter_trace::{open, Body, Event, EventReader, Input, TraceInfo, NO_CPU};

@@ -2,6 +2,7 @@
 
 use crate::kind::{Kind, Modifier};
 use vmeter_base::Envelope;
+pub use vmeter_timebase::Alignment;
 
 /// What `vmeter explain` found.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -87,21 +88,6 @@ pub struct ExplainedFile {
     pub lost_events: u64,
     /// How its time stamps were brought to the common base.
     pub alignment: Alignment,
-}
-
-/// Relation of a trace's clock to that of the first.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Alignment {
-    /// `reference`, `same TSC`, `same clock`, `kvm_write_tsc_offset`, `matched pairs`, `none`.
-    pub method: String,
-    /// What is added to its stamps, s (cycles where no rate is known).
-    pub offset_s: f64,
-    /// How much faster it runs, parts per million.
-    pub drift_ppm: f64,
-    /// Greatest error of a stamp on the common base, s; none if unknown.
-    pub error_s: Option<f64>,
-    /// Pairs of events that it rests on.
-    pub pairs: u64,
 }
 
 /// Where a vCPU's time went.

@@ -2,7 +2,7 @@
 
 use crate::read::Read;
 use crate::result::ExplainResult;
-use crate::timebase::Clocks;
+use vmeter_timebase::Clocks;
 
 /// What the result can't be trusted for.
 pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Vec<String> {

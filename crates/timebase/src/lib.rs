@@ -10,12 +10,24 @@ mod pairs;
 mod rate;
 mod survey;
 
-use crate::read::Read;
-use crate::result::{Alignment, ExplainedFile};
-use crate::ExplainError;
 use std::path::PathBuf;
 use survey::Survey;
-use vmeter_trace::{Clock, Tick};
+use vmeter_trace::{Clock, Error, Tick};
+
+/// Relation of a trace's clock to that of the first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Alignment {
+    /// `reference`, `same TSC`, `same clock`, `kvm_write_tsc_offset`, `matched pairs`, `none`.
+    pub method: String,
+    /// What is added to its stamps, s (cycles where no rate is known).
+    pub offset_s: f64,
+    /// How much faster it runs, parts per million.
+    pub drift_ppm: f64,
+    /// Greatest error of a stamp on the common base, s; none if unknown.
+    pub error_s: Option<f64>,
+    /// Pairs of events that it rests on.
+    pub pairs: u64,
+}
 
 /// How one file's stamps become ticks of the common base:
 /// `(stamp - origin) x scale + base`.
@@ -62,19 +74,9 @@ impl Clocks {
         self.tick_s
     }
 
-    /// The files, with how each was aligned.
-    pub fn describe(&self, sources: &[Read]) -> Vec<ExplainedFile> {
-        let files = sources.iter().zip(&self.lines);
-        files
-            .map(|(source, line)| ExplainedFile {
-                file: source.file.clone(),
-                format: source.format.to_string(),
-                clock: source.clock.clone(),
-                events: source.events,
-                lost_events: source.lost(),
-                alignment: line.told.clone(),
-            })
-            .collect()
+    /// How each file's clock was brought to that of the first, in their order.
+    pub fn alignments(&self) -> impl Iterator<Item = &Alignment> {
+        self.lines.iter().map(|line| &line.told)
     }
 }
 
@@ -82,7 +84,7 @@ impl Clocks {
 ///
 /// # Errors
 /// A file that is no trace.
-pub fn align(files: &[PathBuf], cpu_hz: Option<f64>) -> Result<Clocks, ExplainError> {
+pub fn align(files: &[PathBuf], cpu_hz: Option<f64>) -> Result<Clocks, Error> {
     let whole = files.len() > 1;
     let mut surveys = Vec::with_capacity(files.len());
     for path in files {

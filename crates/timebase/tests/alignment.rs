@@ -2,8 +2,7 @@
 //! the offset, the drift and the error is held against what was planted.
 
 use std::fmt::Write as _;
-use vmeter_explain::result::Alignment;
-use vmeter_explain::{explain, Options};
+use vmeter_timebase::{align, Alignment};
 
 /// Rounds of accesses.
 const ROUNDS: u64 = 12_000;
@@ -58,8 +57,9 @@ fn aligned(traces: (String, String)) -> Alignment {
     let files = [folder.path().join("host.txt"), folder.path().join("qemu.log")];
     std::fs::write(&files[0], traces.0).expect("a file");
     std::fs::write(&files[1], traces.1).expect("a file");
-    let result = explain(&files, &Options::default()).expect("traces");
-    result.files[1].alignment.clone()
+    let clocks = align(&files, None).expect("traces");
+    let told = clocks.alignments().nth(1).expect("the log's");
+    told.clone()
 }
 
 /// The truth is within the error at both ends of the trace.

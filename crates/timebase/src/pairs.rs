@@ -4,8 +4,8 @@
 //! read KVM tells when it has been answered): a device model's own record lies between. Sequences of ports are
 //! matched by runs that occur only once in each trace.
 
-use super::hull::{self, Fit};
-use super::survey::{Access, Survey};
+use crate::hull::{self, Fit};
+use crate::survey::{Access, Survey};
 use std::collections::HashMap;
 
 /// Accesses in a row that identify a place.

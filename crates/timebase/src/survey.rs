@@ -1,12 +1,11 @@
 //! What a trace holds that relates its clock to another's.
 
-use super::rate::Ticks;
-use crate::ExplainError;
+use crate::rate::Ticks;
 use std::collections::HashMap;
 use std::path::Path;
 use vmeter_trace::ops::{Access as Asked, Decoder};
 use vmeter_trace::walk::{At, Thread, Visitor, Walk};
-use vmeter_trace::{open, Body, Clock, Event, Input, Tick};
+use vmeter_trace::{open, Body, Clock, Error, Event, Input, Tick};
 
 /// Most port accesses that are kept for matching.
 const MAX_ACCESSES: usize = 1 << 15;
@@ -48,7 +47,7 @@ pub(crate) struct Survey {
 
 impl Survey {
     /// Reads a trace to its end; only its head if nothing has to be matched.
-    pub fn read(path: &Path, whole: bool) -> Result<Survey, ExplainError> {
+    pub fn read(path: &Path, whole: bool) -> Result<Survey, Error> {
         let mut reader = open(Input::open(path)?)?;
         let info = reader.info();
         let mut survey = Survey {
