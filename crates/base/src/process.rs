@@ -1,11 +1,25 @@
-//! What proc(5) says of a process in one line: `/proc/PID/stat`.
+//! What proc(5) says of a process: `/proc/PID/stat`, and what it has open.
 //!
-//! The numbers are read here and not asked of the kernel by getsid(2) and its like: in a PID
+//! The numbers of `stat` are read here and not asked of the kernel by getsid(2) and its like: in a PID
 //! namespace (a container) the session or the group of a process may be one of outside, whose
 //! number is 0, and a type for process numbers has no 0.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// What a VM's descriptor leads to (virt/kvm/kvm_main.c, `kvm_dev_ioctl_create_vm`).
+pub const KVM_VM: &str = "anon_inode:kvm-vm";
+/// What a vCPU's begins with (virt/kvm/kvm_main.c, `create_vcpu_fd`).
+pub const KVM_VCPU: &str = "anon_inode:kvm-vcpu:";
+
+/// A process's descriptors, with what each leads to; none if it is gone or another user's.
+pub fn descriptors(pid: i32) -> impl Iterator<Item = (i32, PathBuf)> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd"));
+    folder.into_iter().flatten().flatten().filter_map(|entry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, fs::read_link(entry.path()).ok()?))
+    })
+}
 
 /// The fields of `/proc/PID/stat` that vmeter uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,17 +5,10 @@ mod common;
 
 use common::{text, Lab};
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
 
 /// A recording, analysed anew.
 fn shown(lab: &Lab, name: &str) -> Value {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
-    let folder = lab.path(name);
-    std::fs::create_dir_all(&folder).expect("scratch space");
-    let archive = fixtures.join(format!("{name}.tar.gz"));
-    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
-    assert!(tar.expect("tar").success());
+    let folder = lab.recording(name);
     let run = lab.json(&["show", text(&folder)])["runs"][0].clone();
     let coverage = run["coverage"].as_f64().expect("a share");
     assert!(coverage >= 0.95, "{name}: {coverage} named");

@@ -10,7 +10,6 @@ mod common;
 use common::{stages, text, Lab};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Checks a session of one run: what its console contradicts. Says what is unattributed.
 fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
@@ -99,11 +98,7 @@ fn recordings_of_real_guests_are_not_contradicted_by_their_consoles() {
     for entry in std::fs::read_dir(fixtures).expect("fixtures").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(name) = name.strip_suffix(".tar.gz") else { continue };
-        let folder = lab.path(name);
-        std::fs::create_dir(&folder).expect("scratch space");
-        let tar = Command::new("tar").arg("-xzf").arg(entry.path()).arg("-C").arg(&folder).status();
-        assert!(tar.expect("tar").success(), "{name}");
-        found.extend(check(&lab, name, &folder));
+        found.extend(check(&lab, name, &lab.recording(name)));
         seen += 1;
     }
     assert!(seen > 0, "no recordings in fixtures/guests");
@@ -165,13 +160,7 @@ fn a_firmware_that_says_nothing_is_told_apart() {
 
 /// A recording of `fixtures/guests`, analysed anew.
 fn shown(lab: &Lab, name: &str) -> Value {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
-    let folder = lab.path(name);
-    std::fs::create_dir_all(&folder).expect("scratch space");
-    let archive = fixtures.join(format!("{name}.tar.gz"));
-    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
-    assert!(tar.expect("tar").success());
-    lab.json(&["show", text(&folder)])
+    lab.json(&["show", text(&lab.recording(name))])
 }
 
 /// Its spans.

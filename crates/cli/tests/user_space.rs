@@ -10,7 +10,6 @@ mod common;
 use common::{text, Lab};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// What a duration may be off by: this share of it, or this long, s.
 const SHARE: f64 = 0.05;
@@ -33,13 +32,7 @@ fn shown(lab: &Lab, folder: &Path) -> (Value, String) {
 
 /// The same of a recording.
 fn recording(lab: &Lab, name: &str) -> (Value, String) {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
-    let folder: PathBuf = lab.path(name);
-    std::fs::create_dir_all(&folder).expect("scratch space");
-    let archive = fixtures.join(format!("{name}.tar.gz"));
-    let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
-    assert!(tar.expect("tar").success(), "{name}");
-    shown(lab, &folder)
+    shown(lab, &lab.recording(name))
 }
 
 /// Spans of a list: name, start, length and CPU time, s.

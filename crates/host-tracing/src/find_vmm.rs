@@ -2,10 +2,8 @@
 
 use crate::followed::numbers;
 use anyhow::Result;
+use vmeter_base::process::{descriptors, KVM_VM};
 use vmeter_session::failure::usage;
-
-/// What the file of a virtual machine is called in `/proc/PID/fd` (virt/kvm/kvm_main.c).
-const VM_FILE: &str = "anon_inode:kvm-vm";
 
 /// The process that runs a virtual machine, if there is just one.
 ///
@@ -33,10 +31,7 @@ pub fn find_vmm() -> Result<i32> {
 }
 
 fn has_vm(pid: i32) -> bool {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files.map(|file| std::fs::read_link(file.path())).any(|target| {
-        target.is_ok_and(|target| target.as_os_str().as_encoded_bytes() == VM_FILE.as_bytes())
-    })
+    descriptors(pid).any(|(_, target)| target.as_os_str() == KVM_VM)
 }
 
 fn name(pid: i32) -> String {

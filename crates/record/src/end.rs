@@ -434,18 +434,22 @@ mod tests {
         }
     }
 
-    fn judged(kvm: bool, clues: &Clues) -> Judged {
-        let exit = exit();
-        let run = Run {
-            exit: &exit,
+    fn run(exit: &Exit) -> Run<'_> {
+        Run {
+            exit,
             until: &Until::PowerOff,
             ends_by_reset: false,
             known_vmm: true,
-            kvm,
+            kvm: false,
             debug_exit: false,
             oom_kills: 0,
             cut_short: None,
-        };
+        }
+    }
+
+    fn judged(kvm: bool, clues: &Clues) -> Judged {
+        let exit = exit();
+        let run = Run { kvm, ..run(&exit) };
         judge(&run, clues, String::new)
     }
 
@@ -467,16 +471,7 @@ mod tests {
     fn a_vmm_that_says_nothing_of_its_guest() {
         let mut exit = exit();
         let judged = |exit: &Exit, cut_short: Option<&str>, console: &[&str]| {
-            let run = Run {
-                exit,
-                until: &Until::PowerOff,
-                ends_by_reset: false,
-                known_vmm: true,
-                kvm: false,
-                debug_exit: false,
-                oom_kills: 0,
-                cut_short: cut_short.map(str::to_owned),
-            };
+            let run = Run { cut_short: cut_short.map(str::to_owned), ..run(exit) };
             let console = console.iter().map(|line| (*line).to_owned()).collect();
             judge(&run, &Clues { console, ..Clues::default() }, String::new)
         };
@@ -497,16 +492,7 @@ mod tests {
     fn a_launcher_that_ends_its_vmm_and_exits_well_has_not_failed() {
         let mut exit = exit();
         let end = |exit: &Exit| {
-            let run = Run {
-                exit,
-                until: &Until::PowerOff,
-                ends_by_reset: false,
-                known_vmm: true,
-                kvm: false,
-                debug_exit: false,
-                oom_kills: 0,
-                cut_short: None,
-            };
+            let run = run(exit);
             let shutdown = Some("host-signal".to_owned());
             judge(&run, &Clues { shutdown, ..Clues::default() }, String::new)
         };
@@ -541,16 +527,7 @@ mod tests {
         let mut exit = exit();
         exit.end = launch::End::Stopped { reason: Reason::TimedOut, at_ns: 0 };
         let said = |console: &[&str]| {
-            let run = Run {
-                exit: &exit,
-                until: &Until::PowerOff,
-                ends_by_reset: false,
-                known_vmm: true,
-                kvm: false,
-                debug_exit: false,
-                oom_kills: 0,
-                cut_short: None,
-            };
+            let run = run(&exit);
             let console = console.iter().map(|line| (*line).to_owned()).collect();
             let clues = Clues { resets: 7, triple_faults: 2, console, ..Clues::default() };
             match judge(&run, &clues, || "x".into()).outcome {

@@ -86,6 +86,17 @@ impl Lab {
         assert_eq!(ran.status, 0, "{arguments:?}\n{}\n{}", ran.stderr, ran.stdout);
         serde_json::from_str(&ran.stdout).expect("one JSON object")
     }
+
+    /// A recording of `fixtures/guests`, unpacked: where it is.
+    pub fn recording(&self, name: &str) -> PathBuf {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/guests");
+        let folder = self.path(name);
+        std::fs::create_dir_all(&folder).expect("scratch space");
+        let archive = fixtures.join(format!("{name}.tar.gz"));
+        let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&folder).status();
+        assert!(tar.expect("tar").success());
+        folder
+    }
 }
 
 impl From<Output> for Ran {

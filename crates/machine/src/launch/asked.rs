@@ -12,6 +12,7 @@ use rustix::process::{pidfd_getfd, pidfd_open, Pid, PidfdFlags, PidfdGetfdFlags}
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vmeter_base::process;
 use vmeter_model::Ns;
 
 /// Time between two looks: this part of the time since the launch, within these bounds.
@@ -133,13 +134,9 @@ fn holds(pid: Pid, launch: &BTreeSet<i32>, excused: &BTreeSet<String>) -> Holds 
     }
 }
 
-/// A process's descriptors, with what each leads to.
+/// A process's first descriptors, with what each leads to.
 fn descriptors(pid: Pid) -> impl Iterator<Item = (i32, PathBuf)> {
-    let folder = std::fs::read_dir(format!("/proc/{}/fd", number(pid)));
-    folder.into_iter().flatten().flatten().take(MOST).filter_map(|entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        Some((number, std::fs::read_link(entry.path()).ok()?))
-    })
+    process::descriptors(number(pid)).take(MOST)
 }
 
 /// Those that are sockets, with their inodes: `socket:[12]`.

@@ -7,24 +7,17 @@
 //! (`guest_time` of its `stat`; proc(5)), in ticks of the clock.
 
 use std::path::{Path, PathBuf};
-use vmeter_base::process::Stat;
+use vmeter_base::process::{descriptors, Stat, KVM_VCPU, KVM_VM};
 
 const FOLDER: &str = "/sys/kernel/debug/kvm";
-/// What a VM's and a vCPU's descriptors are called (virt/kvm/kvm_main.c).
-const VM: &str = "anon_inode:kvm-vm";
-const VCPU: &str = "anon_inode:kvm-vcpu:";
 
 /// How many VMs a process holds.
 pub fn machines(pid: i32) -> usize {
-    descriptors(pid, |name| name == VM)
+    count(pid, |name| name == KVM_VM)
 }
 
-fn descriptors(pid: i32, wanted: impl Fn(&str) -> bool) -> usize {
-    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter(|target| target.to_str().is_some_and(&wanted))
-        .count()
+fn count(pid: i32, wanted: impl Fn(&str) -> bool) -> usize {
+    descriptors(pid).filter(|(_, target)| target.to_str().is_some_and(&wanted)).count()
 }
 
 /// The folders of a process's VMs in debugfs; none if it is not to be read.
@@ -65,7 +58,7 @@ fn vcpu_threads(machine: &Path) -> Vec<i32> {
 pub fn is_vcpu(pid: i32, tid: i32) -> bool {
     let of_kvm = || folders(pid).iter().any(|machine| vcpu_threads(machine).contains(&tid));
     let Some(stat) = Stat::of_thread(pid, tid) else { return of_kvm() };
-    let named = || names_a_vcpu(&stat.name) && descriptors(pid, |name| name.starts_with(VCPU)) > 0;
+    let named = || names_a_vcpu(&stat.name) && count(pid, |name| name.starts_with(KVM_VCPU)) > 0;
     stat.guest_time > 0 || of_kvm() || named()
 }
 

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
+use vmeter_base::process::descriptors;
 use vmeter_machine::launch::{Mapping, Tracee};
 
 const PAGE: u64 = 4096;
@@ -127,14 +128,14 @@ struct Open {
 /// The files of RAM that a process has open. Those of huge pages cannot say what is in them: all of
 /// it is data to `SEEK_DATA`.
 fn open_files(pid: i32) -> Vec<Open> {
-    let Ok(folder) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let open = |path: PathBuf| {
-        let name = std::fs::read_link(&path).ok()?.to_string_lossy().into_owned();
+    let open = |(fd, target): (i32, PathBuf)| {
+        let path = PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
+        let name = target.to_string_lossy().into_owned();
         let metadata = std::fs::metadata(&path).ok().filter(|m| m.is_file())?;
         let small = metadata.blksize() == PAGE;
         small.then(|| Open { path, name, inode: metadata.ino() })
     };
-    folder.flatten().filter_map(|entry| open(entry.path())).collect()
+    descriptors(pid).filter_map(open).collect()
 }
 
 #[cfg(test)]

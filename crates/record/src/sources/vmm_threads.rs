@@ -136,7 +136,7 @@ pub struct Look {
     threads: BTreeMap<i32, (u64, u64)>,
     /// Those that work, once one does.
     at_work: BTreeMap<i32, stood::Counts>,
-    /// The same of all together, ns.
+    /// How long all of them together had run, ns.
     all: u64,
 }
 

@@ -4,6 +4,7 @@
 use super::Look;
 use std::collections::BTreeMap;
 use std::path::Path;
+use vmeter_base::process::Stat;
 use vmeter_model::event::Stall;
 use vmeter_model::{Ns, What};
 
@@ -32,8 +33,7 @@ pub(super) struct Counts {
 pub(super) fn noted(tasks: &Path, tid: &str) -> Option<String> {
     let read = |name: &str| std::fs::read_to_string(tasks.join(tid).join(name)).ok();
     let counts = read("schedstat")?.split_whitespace().collect::<Vec<_>>().join(":");
-    let stat = read("stat")?;
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
+    let state = Stat::parse(&read("stat")?)?.state;
     Some(format!(" {MARK}{tid}:{counts}:{state}"))
 }
 
