@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 COPY = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "ablation"
 SRC = COPY / "crates/explain/src"
 # What reads, prints and describes is no rule.
-SKIP = ("lib.rs", "result.rs", "timebase", "report", "merge", "moment", "read", "say")
+SKIP = ("lib.rs", "result.rs", "report", "merge", "moment", "read", "say")
 table = []
 
 

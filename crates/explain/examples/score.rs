@@ -1,8 +1,9 @@
-//! How often the first finding is right: `score [--chain] [--full] [--vs] [--without CLASS] FOLDER [NAME…]`.
+//! How often the first finding is right: `score [--chain] [--full] [--vs] [--about]
+//! [--without CLASS] FOLDER [NAME…]`.
 //!
 //! The folder holds `NAME.slow.*`, `NAME.ok.*` (the same without the fault) and `truth.json`:
 //! by name `words`, patterns that a right answer's headline or claims hold, and `not`, kinds of
-//! finding that would contradict it. Without FOLDER, `VMETER_EXPLAIN_CORPUS` names it.
+//! finding that would contradict it, `about`, the thread's name that `--about` gives to `--comm`. Without FOLDER, `VMETER_EXPLAIN_CORPUS` names it.
 
 #[path = "../tests/corpus/mod.rs"]
 mod corpus;
@@ -14,7 +15,8 @@ use vmeter_render::document::Detail;
 use vmeter_render::Report;
 
 fn main() {
-    let (mut chain, mut full, mut vs, mut names) = (false, false, false, Vec::new());
+    let (mut chain, mut full, mut vs, mut about) = (false, false, false, false);
+    let mut names = Vec::new();
     let (mut class, mut second, mut versus) = (Class::Nothing, 0, 0);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
@@ -22,6 +24,7 @@ fn main() {
             "--chain" => chain = true,
             "--full" => full = true,
             "--vs" => vs = true,
+            "--about" => about = true,
             "--without" => {
                 let name = arguments.next().unwrap_or_default();
                 let known = Class::ALL.into_iter().find(|(known, _)| *known == name);
@@ -42,7 +45,11 @@ fn main() {
         if !names.is_empty() && !names.contains(&fault.name) {
             continue;
         }
-        let judged = fault.judge_without(class);
+        let mut judged = fault.judge_without(class);
+        if about {
+            judged.slow = fault.named();
+            judged.marks = fault.marks(&judged.slow, &judged.ok);
+        }
         second += usize::from(judged.second);
         counts[judged.verdict as usize] += 1;
         versus += usize::from(judged.versus == Verdict::Right);

@@ -95,9 +95,9 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         life: candidate.life,
         beyond: candidate.beyond,
         after: match (candidate.idle, foreign) {
-            (true, _) => 3,
-            (_, true) => 2,
-            _ => u8::from(candidate.aside),
+            (true, _) => 4,
+            (_, true) => 3,
+            _ => candidate.aside as u8,
         },
     }
 }

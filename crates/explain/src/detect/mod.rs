@@ -31,6 +31,7 @@ mod vcpus;
 mod view;
 mod waits;
 
+use crate::diagnose::Aside;
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, Subject};
 use crate::kind::Why;
@@ -77,7 +78,7 @@ pub struct Candidate {
     /// It is about programs that the recording's maker did not start.
     pub foreign: bool,
     /// Of those as severe it is told after others.
-    pub aside: bool,
+    pub aside: Aside,
     /// It computes or sleeps by itself: told last.
     pub idle: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.

@@ -1,6 +1,7 @@
 //! Signals that a thread gets over and over: each takes it out of what it does.
 
 use super::{Candidate, Detector, View};
+use crate::diagnose::Aside;
 use crate::evidence::calls::Calls;
 use crate::evidence::groups::GroupId;
 use crate::kind::Why;
@@ -90,7 +91,7 @@ impl Signals {
             suggestion: "tell by an eventfd, a futex or a flag instead; or send fewer".into(),
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
             at_most: Some(if known.is_some() { Severity::Medium } else { Severity::Low }),
-            aside: known.is_none(),
+            aside: if known.is_none() { Aside::Loose } else { Aside::No },
             ..Candidate::default()
         })
     }

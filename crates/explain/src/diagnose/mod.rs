@@ -23,6 +23,7 @@ use cause::Cause;
 use end::{ending, End};
 pub use path::grown_call;
 use path::Path;
+pub use severity::Aside;
 pub use subjects::{is_asked, partner};
 use vmeter_render::quantity::three_digits;
 

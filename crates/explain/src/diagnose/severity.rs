@@ -24,6 +24,19 @@ const LEAST: u64 = 10;
 /// Share of the traced time from which a single wait matters.
 const ONCE: f64 = 0.3;
 
+/// What goes first of causes that are as severe: a loop of requests and answers, then what is not known to be
+/// one, then waits that nobody asked for or that come a few times only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aside {
+    /// A loop of requests and answers, or a lock.
+    #[default]
+    No,
+    /// Not known to be one.
+    Loose,
+    /// A few waits, or such as nobody asked for.
+    Rare,
+}
+
 /// What a cause weighs.
 pub struct Weight {
     /// Ticks that would be saved.
@@ -31,7 +44,7 @@ pub struct Weight {
     /// Its severity at most.
     pub at_most: Option<Severity>,
     /// Others as severe go first.
-    pub aside: bool,
+    pub aside: Aside,
     /// It computes or sleeps by itself.
     pub idle: bool,
     /// The subject has asked for what it waits for, or wants a lock.
@@ -65,7 +78,7 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             (tells && !busy).then_some(Weight {
                 saving,
                 at_most,
-                aside: false,
+                aside: Aside::No,
                 idle: false,
                 firm: true,
             })
@@ -207,8 +220,13 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What ends a wait is inferred.
         at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
-    let aside =
-        !firm || joins || idles && !kept || seldom || view.own().is_none() && closed < CLOSED;
+    let rare = !alone && waits_for < LEAST;
+    let aside = match (joins || idles && !kept || rare, firm) {
+        (true, _) => Aside::Rare,
+        (_, false) => Aside::Loose,
+        _ if seldom || view.own().is_none() && closed < CLOSED => Aside::Loose,
+        _ => Aside::No,
+    };
     let idle = alone && !convoy && says_little;
     Some(Weight { saving, at_most, aside, idle, firm })
 }

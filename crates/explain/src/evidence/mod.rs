@@ -34,7 +34,7 @@ use subject::{Anatomy, Key, Part, Subject, What, Who};
 use thread::{State, Thread, Waker};
 use tree::Tree;
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
+use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{
     self, At, By, Call, End, Ended, Interrupt, Open, Request, Seen, Took, Visitor, Walk,
@@ -55,6 +55,9 @@ const MAX_SUBJECTS: usize = 1 << 13;
 const MAX_COUNTED: usize = 1 << 12;
 /// Most CPUs.
 const MAX_CPUS: usize = 1 << 14;
+/// Sleeps of a program outside of any system call from which not all calls are recorded: the first may
+/// have begun before the recording.
+const OUTSIDE: u32 = 3;
 
 /// What detectors look at.
 #[derive(Debug, Default)]
@@ -100,6 +103,8 @@ pub struct Evidence {
     /// Files whose events say what the CPU did.
     flags: BTreeSet<u16>,
     flagged: Option<u16>,
+    /// Files in which programs sleep outside of system calls: not all calls are recorded.
+    chosen: BTreeSet<u16>,
     /// Which threads have ended.
     pub ends: ends::Ends,
     started: started::Started,
@@ -260,6 +265,7 @@ impl Visitor for Witness<'_> {
         let call = thread.in_call().map(sym);
         let work = thread.work.map(|(function, _)| sym(function));
         let (mut ended_call, mut in_vain, mut ran) = (None, false, None);
+        let mut outside = false;
         let mut ended_call_since = (now, (0, 0));
         let mut marks = features::Open::default();
         if let Some(own) = self.evidence.thread(tid, now) {
@@ -281,6 +287,8 @@ impl Visitor for Witness<'_> {
                     Waker::Irq(irq) => own.marks.note(Feature::Irq(irq)),
                     _ => {}
                 }
+                own.outside += u32::from(segment.sleep == Sleep::Light && segment.call.is_none());
+                outside = own.outside == OUTSIDE;
                 in_vain = own.slept_in && segment.call.is_some();
                 own.slept_in = true;
             }
@@ -289,6 +297,11 @@ impl Visitor for Witness<'_> {
             }
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
+        }
+        if let Some(group) = outside.then(|| self.group(tid)).flatten() {
+            if !self.evidence.groups.is_kernel(group) {
+                self.evidence.chosen.insert(tid.file);
+            }
         }
         self.live(thread, &segment);
         if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {

@@ -141,6 +141,8 @@ pub struct Thread {
     pub is_vcpu: bool,
     /// It has made system calls that are recorded.
     pub calls: bool,
+    /// How often it has slept outside of any: in a call that is not recorded.
+    pub outside: u32,
     /// Time by [`State`].
     pub times: [u64; STATES],
     /// Switches to it from the idle thread.
@@ -184,6 +186,7 @@ impl Thread {
             prio: None,
             is_vcpu: false,
             calls: false,
+            outside: 0,
             times: [0; STATES],
             from_idle: 0,
             sleep: None,

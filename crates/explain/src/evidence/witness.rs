@@ -79,7 +79,10 @@ impl Witness<'_> {
 
     /// Who wakes a thread that sleeps in that system call.
     pub(super) fn waker(&self, waker: walk::Waker, (woken, call): (i32, Option<Sym>)) -> Waker {
+        let slept = call.map_or("", |call| self.merge.name(call));
         match waker {
+            // Nothing else ends such a sleep, but a signal.
+            walk::Waker::Thread(_) if slept.contains("nanosleep") => Waker::Timer,
             // Where wake-ups are not recorded, who had the CPU before only had it.
             walk::Waker::Unknown if self.evidence.wakes.is_empty() => Waker::Unknown,
             walk::Waker::Unknown => self.remote(call).map_or(Waker::Unknown, Waker::Thread),
@@ -111,15 +114,20 @@ impl Witness<'_> {
         let own = self.evidence.threads.get(&tid);
         let Some(asleep) = asleep else {
             let woken = self.merge.thread_name(Tid { file: self.moment.file, tid: woken });
-            let user = own.is_some_and(|own| own.calls && own.state() == State::User);
+            let user = own.is_some_and(|own| self.is_in_user_space(own));
             let grace = user || self.merge.thread_name(tid).starts_with(SOFT);
             return woken.starts_with(SOFT) || woken.starts_with(GRACE) && grace;
         };
         let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
-        own.is_some_and(|own| own.calls && own.state() == State::User)
+        own.is_some_and(|own| self.is_in_user_space(own))
             || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
             || RECORDERS.contains(&self.merge.thread_name(tid))
             || self.merge.thread_name(tid).starts_with(SOFT)
+    }
+
+    /// Where it is in no call, it is in user space: its calls are recorded, and not just some of them.
+    fn is_in_user_space(&self, own: &Thread) -> bool {
+        own.calls && own.state() == State::User && !self.evidence.chosen.contains(&self.moment.file)
     }
 
     /// `sched_wakeup` comes on the CPU of the one that is woken, if another CPU asks for that: then

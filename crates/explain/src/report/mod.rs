@@ -75,7 +75,7 @@ impl<'a> ExplainReport<'a> {
     /// A line for each further finding that is worth one.
     fn others(&self, document: &mut Document) {
         let others = self.result.findings.get(1..).unwrap_or_default();
-        let worth = |finding: &&Finding| finding.saving_share >= LEAST && finding.after < 2;
+        let worth = |finding: &&Finding| finding.saving_share >= LEAST && finding.after < 3;
         let shown: Vec<&Finding> = others.iter().filter(worth).take(MOST_OTHERS).collect();
         if others.is_empty() {
             return;

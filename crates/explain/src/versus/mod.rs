@@ -26,13 +26,13 @@ const LEAST: f64 = 1e-3;
 pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Finding> {
     let pairs = pairs(&view, twin);
     let work = work(&pairs);
-    let same = same(&view, &pairs, work);
+    let same = same(&view, &pairs);
     let tree = beyond((&view, view.tree()), (twin, twin.tree()), work);
     let view = view.beyond(tree, same);
     let mut beyond = crate::diagnose::findings(&view);
     beyond.retain(|finding| finding.beyond);
     let mut all = alone;
-    let told = beyond.iter().any(|finding| finding.after < 2);
+    let told = beyond.iter().any(|finding| finding.after < 3);
     all.retain(|finding| !told || !finding.life);
     all.extend(beyond);
     all
@@ -81,17 +81,23 @@ fn work(pairs: &[Pair]) -> f64 {
     best.0
 }
 
-/// Threads that do the same work in both, and not now more and now less, as other programs do.
-fn same(view: &View<'_>, pairs: &[Pair], work: f64) -> BTreeSet<GroupId> {
-    let mut by: HashMap<GroupId, (f64, f64)> = HashMap::new();
+/// Threads that do one kind of work in both, more or less of it: all their calls come as many times as
+/// often. Of other programs, now this call comes more often and now that.
+fn same(view: &View<'_>, pairs: &[Pair]) -> BTreeSet<GroupId> {
+    let mut by: HashMap<GroupId, Vec<&Pair>> = HashMap::new();
     for pair in pairs {
-        let Some(group) = pair.whose else { continue };
-        let sum = by.entry(group).or_default();
-        sum.0 += pair.weight;
-        sum.1 += if alike(pair.ratio, work) { pair.weight } else { 0.0 };
+        if let Some(group) = pair.whose {
+            by.entry(group).or_default().push(pair);
+        }
     }
     let user = |group| !view.evidence.groups.is_kernel(group);
-    let same = by.into_iter().filter(|(group, (all, same))| user(*group) && same * 2.0 > *all);
+    let one = |own: &[&Pair]| {
+        let all: f64 = own.iter().map(|pair| pair.weight).sum();
+        let like = |of: f64| own.iter().filter(move |pair| alike(pair.ratio, of));
+        let most = own.iter().map(|pair| like(pair.ratio).map(|pair| pair.weight).sum::<f64>());
+        most.fold(0.0, f64::max) * 2.0 > all
+    };
+    let same = by.into_iter().filter(|(group, own)| user(*group) && one(own));
     same.map(|(group, _)| group).collect()
 }
 

@@ -114,6 +114,8 @@ pub struct Fault {
     pub slow: PathBuf,
     /// The trace without it.
     pub ok: PathBuf,
+    /// Names of the threads that its user sees to be slow, one or several.
+    pub about: Vec<String>,
     words: Vec<String>,
     not: Vec<String>,
 }
@@ -200,6 +202,9 @@ impl Corpus {
             Some(Fault {
                 slow: named(format!("{name}.slow."))?,
                 ok: named(format!("{name}.ok."))?,
+                about: truth["about"]
+                    .as_str()
+                    .map_or(Vec::new(), |names| names.split('|').map(str::to_string).collect()),
                 words: list(&truth["words"]),
                 not: list(&truth["not"]),
                 name,
@@ -246,6 +251,16 @@ impl Fault {
             alarm: worst >= Some(Severity::Medium),
             alarm_high: worst >= Some(Severity::High),
         }
+    }
+
+    /// Explains the trace with the fault as one who knows which threads are slow does.
+    pub fn named(&self) -> ExplainResult {
+        let files = std::slice::from_ref(&self.slow);
+        let of = |comm: &String| {
+            explain(files, &Options { comm: Some(comm.clone()), ..Options::default() }).ok()
+        };
+        let known = self.about.iter().rev().find_map(of);
+        known.unwrap_or_else(|| explain(files, &Options::default()).expect("a trace"))
     }
 
     /// Explains the trace with the fault beside another.

@@ -51,6 +51,8 @@ enum Handler {
     Fixed(Op),
     SyscallEnter(NameId),
     Ioctl(NameId, crate::event::IntField),
+    /// Its operation, and the value that it expects.
+    Futex(NameId, [crate::event::IntField; 2]),
     /// `forks` for clone and the like, which return in the parent and in the child.
     SyscallExit {
         name: NameId,
@@ -162,6 +164,14 @@ impl Decoder {
             (Handler::Ioctl(name, _), Body::Text(text)) => {
                 textual::ioctl(*name, text, &mut self.resolver)
             }
+            (Handler::Futex(name, [operation, value]), Body::Record(record)) => {
+                let [operation, value] = [operation, value].map(|field| field.get(record));
+                let (operation, value) = (operation.unwrap_or(0), value.unwrap_or(0));
+                binary::futex(*name, operation as u32, value as u32, &mut self.resolver)
+            }
+            (Handler::Futex(name, _), Body::Text(text)) => {
+                textual::futex(*name, text, &mut self.resolver)
+            }
             (Handler::SyscallExit { name, returned, forks }, body) => {
                 let returned = match body {
                     Body::Record(record) => returned.get(record).map(|value| value as i64),
@@ -214,6 +224,10 @@ impl Decoder {
         let names = &mut self.resolver.names;
         if name == "sys_enter_ioctl" {
             return Handler::Ioctl(names.id("ioctl"), kind.int("cmd"));
+        }
+        if name == "sys_enter_futex" {
+            let fields = ["op", "val"].map(|field| kind.int(field));
+            return Handler::Futex(names.id("futex"), fields);
         }
         if let Some(call) = name.strip_prefix("sys_enter_") {
             return Handler::SyscallEnter(names.id(kernel_call(call)));

@@ -151,6 +151,17 @@ pub(crate) fn ioctl(name: NameId, text: &str, names: &mut Resolver) -> Op {
     }
 }
 
+/// `op: 0x81, val: 1` or `op=0x81 val=1`.
+pub(crate) fn futex(name: NameId, text: &str, names: &mut Resolver) -> Op {
+    let word = |names: [&str; 2]| names.iter().find_map(|name| after(text, name)).and_then(hex);
+    match (word(["op:", "op="]), word(["val:", "val="])) {
+        (Some(operation), Some(value)) => {
+            super::binary::futex(name, operation as u32, value as u32, names)
+        }
+        _ => Op::SyscallEnter { name, request: None, kvm_run: false },
+    }
+}
+
 /// `target_mask=… (reason)`, `(reason)`, or `cpu=1 callsite=a callback=b`.
 fn ipi(text: &str, names: &mut Resolver) -> NameId {
     if let Some(callback) = after(text, "callback=") {
