@@ -70,9 +70,9 @@ impl<'a> Cause<'a> {
         (ticks * 5 >= whole && count >= 10).then_some((call, ticks))
     }
 
-    /// True if the subject starts processes, and waits for each.
+    /// True if the one at the end is a process that was started for it.
     pub fn child(&self) -> bool {
-        (1..=self.path.doer).filter_map(|at| self.path.hop(at)).any(|hop| hop.edge == Edge::Child)
+        self.path.hop(self.path.doer).is_some_and(|hop| hop.edge == Edge::Child)
     }
 
     /// The doer computes for longer each time: at first and at the end, ticks.
@@ -87,6 +87,11 @@ impl<'a> Cause<'a> {
 
     fn name(&self, call: Sym) -> &str {
         self.view.name(call)
+    }
+
+    /// The call at the end; empty outside of any.
+    fn call(&self) -> &str {
+        self.ending.call.map_or("", |call| self.name(call))
     }
 
     fn inside(&self, call: Option<Sym>) -> String {
@@ -111,13 +116,20 @@ impl<'a> Cause<'a> {
 
     /// The kind.
     pub fn why(&self) -> Why {
-        let call = self.ending.call.map_or("", |call| self.name(call));
+        let call = self.call();
         let lock = self.lock().is_some() || self.convoy().is_some();
         match self.ending.end {
             End::Cpu(_) => Why::NoCpu,
             End::Quota => Why::Throttled,
             End::Stopped(_) => Why::Stopped,
-            End::User | End::Syscall | End::Work(_) | End::Faults | End::Crowd if self.child() => {
+            End::User
+            | End::Syscall
+            | End::InCall
+            | End::Work(_)
+            | End::Faults
+            | End::Crowd
+                if self.child() =>
+            {
                 Why::Child
             }
             End::Timer if self.lock().is_some_and(|(_, hop)| self.is_surely(hop)) => Why::Lock,
@@ -332,10 +344,17 @@ impl<'a> Cause<'a> {
         if self.child() && self.why() == Why::Child {
             let born = view.evidence.groups.get(doer).map_or(0, |group| u64::from(group.born));
             let count = path.hop(path.doer).map_or(0, |hop| hop.count).max(born);
-            return format!(
+            let started = format!(
                 "{subject} waits{inside} for {who}, started {} times",
                 grouped(&count.to_string())
             );
+            // What every program does says nothing.
+            return match self.ending.end {
+                End::Syscall | End::Work(_) if !["", "execve"].contains(&self.call()) => {
+                    format!("{started}, which {}", self.tail())
+                }
+                _ => started,
+            };
         }
         let same = path.group_at(view, 0) == Some(doer) && matches!(path.root, Frame::Life(_));
         let who = if same { "another of them".to_string() } else { who };

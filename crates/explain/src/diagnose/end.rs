@@ -254,6 +254,8 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
             (Frame::Waker(by), _) => End::Peer(by),
             _ if at == 0 && path.root.life().is_some() && waits(name) => End::Idle,
+            // strace does not tell whether a call sleeps.
+            _ if view.evidence.only_calls() && !name.is_empty() && !waits(name) => End::InCall,
             _ => End::Asleep,
         };
         let call = match call {

@@ -21,8 +21,6 @@ const ALONE: (f64, f64) = (0.5, 0.1);
 const CLOSED: f64 = 0.4;
 /// Fewer waits than this are no pattern.
 const LEAST: u64 = 10;
-/// Share of the traced time from which a single wait matters.
-const ONCE: f64 = 0.3;
 
 /// What goes first of causes that are as severe: a loop of requests and answers, then what is not known to be
 /// one, then waits that nobody asked for or that come a few times only.
@@ -197,8 +195,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
-    let seldom =
-        (!alone || path.workers().is_some()) && waits_for < LEAST && view.share(saving) < ONCE;
+    let rare = (!alone || path.workers().is_some()) && waits_for < LEAST
+        || view.evidence.groups.comes_and_goes(group);
     let idles = idles(view, cause);
     let joins = edge == Some(Edge::Join);
     let own_kernel = alone && matches!(why, Why::Work | Why::Grace);
@@ -209,7 +207,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         || (matches!(cause.ending.end, End::Quota | End::Stopped(_))
             || firm && matches!(cause.ending.end, End::Cpu(_)))
             && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
-    if ((lone || joins) && !kept && why != Why::Walks || seldom) && !named {
+    if ((lone || joins) && !kept && why != Why::Walks || rare) && !named {
         at_most = Some(Severity::Low);
     }
     let pause = !unanswered && why == Why::Timer && is_pause(cause);
@@ -220,11 +218,10 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What ends a wait is inferred.
         at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
-    let rare = !alone && waits_for < LEAST;
     let aside = match (joins || idles && !kept || rare, firm) {
         (true, _) => Aside::Rare,
         (_, false) => Aside::Loose,
-        _ if seldom || view.own().is_none() && closed < CLOSED => Aside::Loose,
+        _ if view.own().is_none() && closed < CLOSED => Aside::Loose,
         _ => Aside::No,
     };
     let idle = alone && !convoy && says_little;

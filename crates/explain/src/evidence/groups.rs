@@ -232,7 +232,7 @@ impl Groups {
 
     /// True for the kernel's own threads, as far as their names tell.
     pub fn is_kernel(&self, group: GroupId) -> bool {
-        const OWN: [&str; 26] = [
+        const OWN: [&str; 25] = [
             "kworker",
             "ksoftirqd/",
             "rcu_",
@@ -255,18 +255,21 @@ impl Groups {
             "watchdog/",
             "xfsaild/",
             "oom_reaper",
-            "vhost-",
             "kdamond",
             "xenwatch",
             "xenbus",
         ];
         let name = self.name(group);
         let name = name.strip_prefix(CHILD).unwrap_or(name);
-        OWN.iter().any(|own| name.starts_with(own))
+        // vhost-PID is the kernel's; a back end of vhost-user is a program.
+        let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == '*');
+        let vhost = name.strip_prefix("vhost-").is_some_and(digit);
+        vhost || OWN.iter().any(|own| name.starts_with(own))
     }
 }
 
-/// True for what VMMs call the threads that run a guest: `CPU 0/TCG`, `CPU 0/KVM`, `vcpu0`.
+/// True for what VMMs call the threads that run a guest: `CPU 0/TCG`, `CPU 0/KVM`, `vcpu0`,
+/// `fc_vcpu 0`, `kvm-vcpu-0`, `VCPU-0`.
 pub fn is_vcpu_name(name: &str) -> bool {
     let digit = |text: &str| {
         let text = text.trim_start_matches(['-', '_', ' ']);
@@ -274,9 +277,7 @@ pub fn is_vcpu_name(name: &str) -> bool {
     };
     let emulator = |text: &str| text.ends_with("/TCG") || text.ends_with("/KVM");
     name.strip_prefix("CPU ").is_some_and(|rest| digit(rest) && emulator(rest))
-        || ["vcpu", "fc_vcpu", "VCPU", "vCPU"]
-            .iter()
-            .any(|begin| name.strip_prefix(begin).is_some_and(digit))
+        || name.to_ascii_lowercase().split_once("vcpu").is_some_and(|(_, rest)| digit(rest))
 }
 
 /// A name without its numbers; all of the kernel's workers are one.

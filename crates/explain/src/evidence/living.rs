@@ -167,6 +167,9 @@ impl Witness<'_> {
         if ends && segment.call.is_some_and(|call| EXITS.contains(&self.merge.name(call))) {
             return;
         }
+        if self.evidence.threads.get(&tid).is_some_and(|own| own.gone) {
+            return;
+        }
         let Some(root) = self.root(tid) else { return };
         if segment.state == State::Blocked && self.evidence.let_go >= Some(segment.start) {
             self.was_held_back(tid, segment);

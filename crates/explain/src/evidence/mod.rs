@@ -371,6 +371,11 @@ impl Visitor for Witness<'_> {
 
     fn whole_call(&mut self, at: &At, call: &Call, took: Took, returned: Option<i64>) {
         let name = self.moment.sym(call.what());
+        let tid = Tid { file: self.moment.file, tid: at.tid };
+        let ends = life::EXITS.contains(&self.merge.name(name));
+        if let Some(own) = self.evidence.thread(tid, self.moment.ts) {
+            own.gone = ends;
+        }
         let Took::Ticks(ticks) = took else { return };
         let end = self.common(at.ts.saturating_add(ticks));
         self.evidence.last = self.evidence.last.max(end);
@@ -383,7 +388,6 @@ impl Visitor for Witness<'_> {
         let amount = anatomy.add(Who::Own, Part::Kernel(name), anatomy.total);
         (amount.count, amount.returned) = (1, returned.unwrap_or(0));
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
-        let tid = Tid { file: self.moment.file, tid: at.tid };
         if self.evidence.thread(tid, self.moment.ts).is_some() {
             self.infer(tid, name, (anatomy.start, end), returned);
             let ticks = (anatomy.total, (0, 0));

@@ -141,6 +141,8 @@ pub struct Thread {
     pub is_vcpu: bool,
     /// It has made system calls that are recorded.
     pub calls: bool,
+    /// Its last call was its end.
+    pub gone: bool,
     /// How often it has slept outside of any: in a call that is not recorded.
     pub outside: u32,
     /// Time by [`State`].
@@ -187,6 +189,7 @@ impl Thread {
             is_vcpu: false,
             calls: false,
             outside: 0,
+            gone: false,
             times: [0; STATES],
             from_idle: 0,
             sleep: None,
