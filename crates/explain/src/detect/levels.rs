@@ -207,6 +207,10 @@ impl Level {
         let Some((ticks, rival)) = by.iter().map(|(group, ticks)| (*ticks, *group)).max() else {
             return;
         };
+        if Some(rival) == own && ticks as f64 >= ONE * all as f64 {
+            self.no_cpu = NoCpu::Shared(rival);
+            return;
+        }
         let near = |group: GroupId| {
             Some(group) == own
                 || path.contains(&group)

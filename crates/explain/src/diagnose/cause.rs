@@ -318,6 +318,12 @@ impl<'a> Cause<'a> {
     /// What a thread of its own does that nobody else is named for.
     fn tail_of_subject(&self) -> String {
         match (self.ending.end, self.path.workers()) {
+            (End::Cpu(rival), None) if self.path.group_at(self.view, 0) == Some(rival) => {
+                match self.path.root {
+                    Frame::Life(_) => "keep each other off the CPU: they share too few".into(),
+                    _ => format!("has no CPU, which others of {} have", self.view.threads(rival)),
+                }
+            }
             (End::Cpu(rival), None) => {
                 format!("has no CPU, which {} has", self.view.threads(rival))
             }

@@ -145,7 +145,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
             End::Timer if vcpu && call.contains("nanosleep") => false,
             End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
-            End::Cpu(_) => !vcpu,
+            End::Cpu(_) => !vcpu && !matches!(path.doing().no_cpu, NoCpu::Preempted(_)),
             _ => false,
         };
     let strace = view.evidence.only_calls();
