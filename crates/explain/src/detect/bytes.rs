@@ -56,8 +56,8 @@ fn bytes(view: &View<'_>, (who, call, calls): Known<'_>, all: u64) -> Option<Can
     let who = view.threads(who);
     let count = grouped(&calls.count.to_string());
     let claim = format!(
-        "{count} calls of {name} move {} bytes, {} each, and take {} of their own; with their way \
-         into the kernel and back, and what strace adds, most of the time",
+        "{count} calls of {name} move {} bytes, {} each, and take {} of their own; their way into the \
+         kernel and back is not in that",
         grouped(&calls.returned.to_string()),
         three_digits(each),
         view.time(calls.ticks as f64)

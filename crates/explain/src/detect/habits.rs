@@ -264,7 +264,8 @@ fn herd(
     wakes: &Wakes,
 ) -> Option<Candidate> {
     let (each, groups) = (wakes.each(), &view.evidence.groups);
-    if each < HERD || wakes.wakes < WAKES || groups.is_kernel(by) || groups.is_kernel(woken) {
+    let few = wakes.wakes < WAKES || wakes.instances < LEAST;
+    if each < HERD || few || groups.is_kernel(by) || groups.is_kernel(woken) {
         return None;
     }
     // One that is woken again and again in a call is none.
@@ -274,7 +275,7 @@ fn herd(
     let (turns, vain) = view.evidence.ledger.turns.get(&woken).copied().unwrap_or_default();
     let share = vain as f64 / turns.max(1) as f64;
     // Without calls nobody knows what they do: then only many are a herd.
-    let known = view.evidence.seen_anywhere().syscalls;
+    let known = view.evidence.ledger.calls.keys().any(|(who, _)| *who == woken);
     if known && share < VAIN || !known && each < 2.0 * HERD {
         return None;
     }

@@ -4,6 +4,7 @@ use crate::detect::levels::{levels, Doing, Level};
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::evidence::witness::RECORDERS;
 use std::collections::BTreeMap;
 
 /// A thread's part of the traced time from which it is looked at.
@@ -57,7 +58,9 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
     for (_, node) in view.tree().roots() {
         let Some(group) = node.frame.life() else { continue };
         let named = view.comm().is_some_and(|comm| view.evidence.groups.has_name(group, comm));
-        let shows = view.share(node.ticks) >= LEAST_LIFE && !view.evidence.groups.is_kernel(group);
+        let groups = &view.evidence.groups;
+        let aside = groups.is_kernel(group) || RECORDERS.contains(&groups.name(group));
+        let shows = view.share(node.ticks) >= LEAST_LIFE && !aside;
         match node.frame {
             _ if !shows && !named => {}
             Frame::Life(_) => all.push(node.frame),

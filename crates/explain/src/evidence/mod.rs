@@ -18,7 +18,7 @@ mod started;
 pub mod subject;
 pub mod thread;
 pub mod tree;
-mod witness;
+pub(crate) mod witness;
 pub mod work;
 pub mod xen;
 

@@ -18,7 +18,7 @@ use vmeter_trace::Context;
 const RECENT: usize = 32;
 
 /// Programs that record: nobody waits for them.
-const RECORDERS: [&str; 2] = ["perf", "trace-cmd"];
+pub(crate) const RECORDERS: [&str; 3] = ["perf", "trace-cmd", "strace"];
 
 /// System calls that send to a socket, or make room for what is sent to it.
 const SENDS: [&str; 12] = [
