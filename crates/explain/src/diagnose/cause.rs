@@ -13,10 +13,12 @@ use crate::moment::Sym;
 use vmeter_render::quantity::grouped;
 use vmeter_trace::ops::Sign;
 
-/// The timers of TCP that a wait of so many seconds stands for (kernel: include/net/tcp.h,
-/// `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
-const TCP: [(f64, f64, &str); 2] =
-    [(0.038, 0.052, "TCP's delayed acknowledgement"), (0.198, 0.23, "TCP's retransmission timer")];
+/// The timers of TCP: the function that they call, and how long a wait is that ends by one, s (kernel:
+/// include/net/tcp.h, `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
+const TCP: [(&str, f64, f64, &str); 2] = [
+    ("tcp_delack_timer", 0.038, 0.052, "TCP's delayed acknowledgement"),
+    ("tcp_write_timer", 0.198, 0.23, "TCP's retransmission timer"),
+];
 
 /// A path with its end, ready to be put in words.
 pub struct Cause<'a> {
@@ -103,15 +105,28 @@ impl<'a> Cause<'a> {
         self.view.time(ticks as f64 / count.max(1) as f64)
     }
 
+    /// The timer of TCP that ends its sleep: by name where timers are recorded, else by how long it is.
     fn tcp_timer(&self) -> Option<&'static str> {
         let Ending { ticks, count, call, .. } = self.ending;
+        let fired = |function: &str| {
+            let level = self.path.doing();
+            let by = |state: Frame| match state {
+                Frame::Irq(irq) => self.name(irq).starts_with(function),
+                _ => false,
+            };
+            level.ticks(|_, state| by(state)).saturating_mul(3) >= ticks
+        };
+        if let Some((.., name)) = TCP.iter().find(|(function, ..)| fired(function)) {
+            return Some(name);
+        }
         // Others end by a time that they are given.
         let network = call.is_none_or(|call| {
             let name = self.name(call);
             name.starts_with("read") || name.starts_with("recv")
         });
         let each = self.view.seconds(ticks / count.max(1)).filter(|_| network)?;
-        TCP.iter().find(|(from, to, _)| (*from..*to).contains(&each)).map(|(.., name)| *name)
+        let spans = TCP.iter().find(|(_, from, to, _)| (*from..*to).contains(&each));
+        spans.map(|(.., name)| *name)
     }
 
     /// The kind.
@@ -122,12 +137,7 @@ impl<'a> Cause<'a> {
             End::Cpu(_) => Why::NoCpu,
             End::Quota => Why::Throttled,
             End::Stopped(_) => Why::Stopped,
-            End::User
-            | End::Syscall
-            | End::InCall
-            | End::Work(_)
-            | End::Faults
-            | End::Crowd
+            End::User | End::Syscall | End::InCall | End::Work(_) | End::Faults | End::Crowd
                 if self.child() =>
             {
                 Why::Child

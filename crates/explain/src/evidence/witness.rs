@@ -89,6 +89,16 @@ impl Witness<'_> {
             walk::Waker::Thread(_) if self.is_interrupted(woken, call) => Waker::Interrupt,
             walk::Waker::Thread(tid) => Waker::Thread(Tid { file: self.moment.file, tid }),
             walk::Waker::Timer => Waker::Timer,
+            walk::Waker::Expired(function) => match self.moment.sym(function) {
+                // Not the sleeper's own: the kernel's, of its connection.
+                of_tcp if self.merge.name(of_tcp).starts_with("tcp_") => Waker::Irq(of_tcp),
+                _ => Waker::Timer,
+            },
+            walk::Waker::Interrupt
+                if self.moment.context == Context::Softirq && waits(slept) && self.is_sending() =>
+            {
+                Waker::Thread(Tid { file: self.moment.file, tid: self.moment.tid })
+            }
             walk::Waker::Interrupt => self.remote(call).map_or(Waker::Interrupt, Waker::Thread),
             walk::Waker::Irq(irq) => match self.moment.sym(irq) {
                 irq if self.sends(irq) => {
@@ -152,10 +162,14 @@ impl Witness<'_> {
     /// tells a sender that there is room again, delivers it, too: the soft interrupt is its own
     /// doing.
     fn sends(&self, irq: Sym) -> bool {
+        self.merge.name(irq) == "NET_RX" && self.is_sending()
+    }
+
+    /// True if the thread that has the CPU is in a call that sends, or makes room.
+    fn is_sending(&self) -> bool {
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
-        let call = || self.evidence.threads.get(&tid).and_then(Thread::call);
-        self.merge.name(irq) == "NET_RX"
-            && call().is_some_and(|call| SENDS.contains(&self.merge.name(call)))
+        let call = self.evidence.threads.get(&tid).and_then(Thread::call);
+        call.is_some_and(|call| SENDS.contains(&self.merge.name(call)))
     }
 
     /// The worker of a loop device that says that a request is done: the soft interrupt is its own

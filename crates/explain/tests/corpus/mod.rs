@@ -59,7 +59,8 @@ impl Class {
                         | Op::VectorExit { .. }
                         | Op::SoftirqEntry { .. }
                         | Op::SoftirqExit
-                        | Op::TimerEntry
+                        | Op::TimerEntry { .. }
+                        | Op::BlockDone { .. }
                         | Op::TimerExit
                 )
             },

@@ -122,7 +122,11 @@ fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
         | Op::IrqEntry { .. }
         | Op::IrqExit => return None,
         Op::VectorEntry { .. } | Op::VectorExit { .. } | Op::IpiSend { .. } => return None,
-        Op::TimerEntry | Op::TimerExit | Op::PageFault | Op::Fork { .. } => return None,
+        Op::TimerEntry { .. }
+        | Op::TimerExit
+        | Op::BlockDone { .. }
+        | Op::PageFault
+        | Op::Fork { .. } => return None,
         Op::SoftirqEntry { .. } | Op::SoftirqExit | Op::CallCpu { .. } => return None,
         Op::LockWait { .. } | Op::LockWaited { .. } | Op::Sign(_) => return None,
     })

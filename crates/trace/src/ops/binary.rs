@@ -39,6 +39,7 @@ fn names_of(meaning: Meaning) -> (&'static [&'static str], &'static str) {
         Meaning::WorkEnd => (&["work"], ""),
         Meaning::Switch => (&["prev_pid", "prev_state", "next_pid", "prev_prio"], ""),
         Meaning::CsdQueue => (&["func"], ""),
+        Meaning::TimerEntry => (&["function"], ""),
         Meaning::Wake | Meaning::WakeNew => (&["pid"], ""),
         Meaning::KvmEntry | Meaning::IrqExit => (&[], ""),
         Meaning::CgroupReclaim | Meaning::Reclaim => (&[], ""),
@@ -208,6 +209,10 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         // The reschedule interrupt has no callback.
         Meaning::IpiSend if int(0) == 0 => Op::IpiSend { name: names.names.id("send reschedule") },
         Meaning::IpiSend => Op::IpiSend { name: names.number(Number::Address, int(0)) },
+        Meaning::TimerEntry => {
+            let function = (int(0) != 0).then(|| names.number(Number::Address, int(0)));
+            Op::TimerEntry { function }
+        }
         Meaning::CsdQueue => Op::CallCpu { name: names.number(Number::Address, int(0)) },
         Meaning::IpiRaise => Op::IpiSend { name: names.number(Number::IpiReason, int(0)) },
         Meaning::IpiEntry => {

@@ -106,7 +106,9 @@ impl Decoder {
     /// What the ops of a type of binary record change.
     pub(crate) fn touches(&mut self, kind: &EventType) -> Touches {
         match self.handler(kind) {
-            Handler::Ignore | Handler::Fixed(Op::TimerEntry | Op::TimerExit) => Touches::Nothing,
+            Handler::Ignore | Handler::Fixed(Op::TimerExit | Op::BlockDone { .. }) => {
+                Touches::Nothing
+            }
             Handler::Fixed(Op::VectorEntry { .. } | Op::VectorExit { .. }) => Touches::Cpu,
             Handler::Known(meaning, _) => match meaning {
                 Meaning::Switch => Touches::Switch,
@@ -125,6 +127,7 @@ impl Decoder {
                 | Meaning::Dirty
                 | Meaning::Delivered
                 | Meaning::TcpAgain
+                | Meaning::TimerEntry
                 | Meaning::Fork => Touches::Nothing,
                 _ => Touches::Thread,
             },
@@ -249,7 +252,7 @@ impl Decoder {
             }
         }
         match name {
-            "hrtimer_expire_entry" | "timer_expire_entry" => Handler::Fixed(Op::TimerEntry),
+            "block_rq_complete" => Handler::Fixed(Op::BlockDone { action: names.id("BLOCK") }),
             "hrtimer_expire_exit" | "timer_expire_exit" => Handler::Fixed(Op::TimerExit),
             _ => Handler::Ignore,
         }

@@ -180,7 +180,15 @@ pub enum Op {
         child: i32,
     },
     /// The handler of a timer begins on this CPU.
-    TimerEntry,
+    TimerEntry {
+        /// What it calls: `hrtimer_wakeup`, `tcp_delack_timer`.
+        function: Option<NameId>,
+    },
+    /// The block layer says on this CPU that a request is done, and wakes whoever waits for it next.
+    BlockDone {
+        /// The soft interrupt whose work that is, by its name.
+        action: NameId,
+    },
     /// It returns.
     TimerExit,
     /// The thread begins to wait for a lock of the kernel.

@@ -73,6 +73,10 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
             let function = function.split(['+', ',']).next().unwrap_or(function);
             Op::CallCpu { name: names.names.id(function) }
         }
+        Meaning::TimerEntry => {
+            let function = after(text, "function=").map(|function| names.names.id(function));
+            Op::TimerEntry { function }
+        }
         Meaning::IpiEntry => Op::VectorEntry { name: ipi(text, names), vector: Vector::Ipi },
         Meaning::IpiExit => Op::VectorExit { name: ipi(text, names) },
         Meaning::WorkQueue | Meaning::WorkStart | Meaning::WorkEnd => work(meaning, text, names)?,

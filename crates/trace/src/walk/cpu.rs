@@ -47,6 +47,8 @@ pub enum Waker {
     Thread(i32),
     /// A timer's handler.
     Timer,
+    /// A timer that calls this function.
+    Expired(NameId),
     /// A device's interrupt, or the soft interrupt that goes on with its work.
     Irq(NameId),
     /// An interrupt; which one is not recorded.
@@ -57,6 +59,10 @@ pub enum Waker {
 #[derive(Debug, Clone, Copy, Default)]
 struct Context {
     timer: bool,
+    /// What the timer calls.
+    function: Option<NameId>,
+    /// A request of the block layer is done, and nothing but wake-ups came since.
+    block: Option<NameId>,
     irq: Option<NameId>,
     softirq: Option<NameId>,
     ipi: bool,
@@ -187,6 +193,8 @@ impl Cpus {
         let thread = if at.tid > 0 { Waker::Thread(at.tid) } else { Waker::Unknown };
         let context = self.context(at.cpu);
         let interrupt = match context {
+            Context { block: Some(action), .. } => Some(Waker::Irq(action)),
+            Context { timer: true, function: Some(function), .. } => Some(Waker::Expired(function)),
             Context { timer: true, .. } => Some(Waker::Timer),
             Context { softirq: Some(_), after_timer: true, .. } => Some(Waker::Timer),
             Context { softirq: Some(action), .. } if at.context != event::Context::Hardirq => {
@@ -254,9 +262,16 @@ impl Cpus {
     }
 
     /// The handler of a timer begins or returns.
-    pub(super) fn timer(&mut self, cpu: u32, fires: bool) {
+    pub(super) fn timer(&mut self, cpu: u32, fires: bool, function: Option<NameId>) {
         if let Some(cpu) = self.get(cpu) {
-            cpu.context.timer = fires;
+            (cpu.context.timer, cpu.context.function) = (fires, function);
+        }
+    }
+
+    /// A request of the block layer is done, or has woken who waited for it.
+    pub(super) fn block_done(&mut self, cpu: u32, action: Option<NameId>) {
+        if let Some(cpu) = self.get(cpu) {
+            cpu.context.block = action;
         }
     }
 }

@@ -125,8 +125,9 @@ impl Walk {
             }
             Op::IrqExit => self.handled(at, None, v),
             Op::VectorExit { name } => self.handled(at, Some(name), v),
-            Op::TimerEntry => self.timer::<V>(at, true),
-            Op::TimerExit => self.timer::<V>(at, false),
+            Op::TimerEntry { function } => self.timer::<V>(at, true, function),
+            Op::TimerExit => self.timer::<V>(at, false, None),
+            Op::BlockDone { action } => self.cpus.block_done(at.cpu, Some(action)),
             Op::SoftirqEntry { action, timer } => self.softirq::<V>(at, Some(action), timer),
             Op::SoftirqExit => self.softirq::<V>(at, None, false),
             Op::PageFault => self.page_fault(at, v),
@@ -301,6 +302,8 @@ impl Walk {
         self.seen.wakes = true;
         if let Some(index) = self.part.mine(tid).and_then(|tid| self.threads.find(tid, at.ts)) {
             let waker = if V::WAKERS { self.cpus.waker(at) } else { Waker::Unknown };
+            // A request that is done wakes one.
+            self.cpus.block_done(at.cpu, None);
             let thread = self.threads.get(index);
             v.woken(at, thread, waker);
             if thread.state() == State::Blocked {
@@ -464,10 +467,10 @@ impl Walk {
         }
     }
 
-    fn timer<V: Visitor>(&mut self, at: &At, fires: bool) {
+    fn timer<V: Visitor>(&mut self, at: &At, fires: bool, function: Option<NameId>) {
         self.seen.interrupts = true;
         if V::WAKERS {
-            self.cpus.timer(at.cpu, fires);
+            self.cpus.timer(at.cpu, fires, function);
         }
     }
 
