@@ -43,6 +43,7 @@
 //! (`initcall_debug`'s lines).
 
 mod anchors;
+mod authors;
 mod backbone;
 mod calls;
 mod causes;

@@ -1,6 +1,7 @@
 //! Lines of text to what they mean, by the table in [`crate::patterns`].
 
 use crate::anchors::Stamp;
+use crate::authors::Authors;
 use crate::input::Seen;
 use crate::patterns::{Means, On, Pattern, Says, PATTERNS};
 use crate::systemd::{self, can_be_logged};
@@ -136,7 +137,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let of_kernel = |l: &Line<'_>| l.console && (l.stamp.is_some() || l.text.starts_with(BANNER));
     let kernel = lines.iter().position(of_kernel).unwrap_or(lines.len());
     lines[..kernel].iter_mut().for_each(|line| line.early = line.console);
-    shown_of_programs(&mut lines);
+    shown_of_programs(seen, &mut lines);
     distrust_clockless(&mut lines);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
@@ -165,21 +166,12 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     lines
 }
 
-/// The console does not say who wrote a line into the log; the log's own record of it does.
-fn shown_of_programs(lines: &mut [Line<'_>]) {
-    let of = |by_program: bool| -> HashSet<String> {
-        let own = lines.iter().filter(|l| l.on == On::Kernel && !l.console);
-        let own = own.filter(|l| l.by_program == by_program);
-        own.map(|l| l.text.trim_end().to_owned()).collect()
-    };
-    let programs = of(true);
-    if programs.is_empty() {
-        return;
-    }
-    let kernel = of(false);
-    for line in lines.iter_mut().filter(|l| l.console && l.stamp.is_some()) {
-        let text = line.text.trim_end();
-        line.by_program = programs.contains(text) && !kernel.contains(text);
+/// The console does not say who wrote a line; the log's own records do.
+fn shown_of_programs(seen: &[Seen<'_>], lines: &mut [Line<'_>]) {
+    let authors = Authors::of(seen);
+    for line in lines.iter_mut().filter(|l| l.console) {
+        let Some(stamp) = line.stamp else { continue };
+        line.by_program = authors.is_of_program(line.at, stamp, line.text);
     }
 }
 
@@ -206,8 +198,15 @@ pub(crate) const BANNER: &str = "Linux version ";
 
 /// For each event that is a line of the console, when it was said.
 pub(crate) fn said(seen: &[Seen<'_>]) -> Vec<Said> {
+    let authors = Authors::of(seen);
+    let kernels = |at: Ns, text: &str| {
+        let (stamp, text) = kernel_log::split_stamp(text);
+        stamp.is_none_or(|stamp| !authors.is_of_program(at, stamp, text))
+    };
     let console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
-        What::ConsoleLine { text, .. } => Some((index, (s.at, text.as_str()))),
+        What::ConsoleLine { text, .. } if kernels(s.at, text) => {
+            Some((index, (s.at, text.as_str())))
+        }
         _ => None,
     });
     let (indices, lines): (Vec<usize>, Vec<(Ns, &str)>) = console.unzip();

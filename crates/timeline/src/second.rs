@@ -6,6 +6,7 @@
 //! begins anew and goes on at the pace of a clock; an old log that somebody prints again rushes.
 
 use crate::anchors::Stamp;
+use crate::authors::Authors;
 use crate::input::{Input, Seen};
 use crate::landmarks::{KERNEL_ENTRIES, MAPPED};
 use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
@@ -102,10 +103,13 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
     // What comes later is said by a wrapper.
     let gone = |s: &Seen<'_>| matches!(s.what, What::VmmExiting | What::VmmExit | What::VmmKilled);
     let exiting = seen.iter().find(|s| gone(s)).map_or(Ns::MAX, |s| s.at);
+    let authors = Authors::of(seen);
     let of_console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
         What::ConsoleLine { text, .. } if s.at <= exiting => {
             let (stamp, text) = split_stamp(text);
-            Some(Line { index, at: s.at, stamp, text: text.trim_end() })
+            let text = text.trim_end();
+            let program = stamp.is_some_and(|stamp| authors.is_of_program(s.at, stamp, text));
+            (!program).then_some(Line { index, at: s.at, stamp, text })
         }
         _ => None,
     });
