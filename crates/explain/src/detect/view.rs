@@ -112,6 +112,8 @@ impl<'a> View<'a> {
                 groups.all().filter(|group| groups.has_name(*group, comm)).collect()
             }
             None if evidence.named => evidence.own.clone(),
+            // strace shows nobody but whom it was made for.
+            None if evidence.only_calls() => BTreeSet::new(),
             None if is_asked(&view) => evidence.own.clone(),
             None => BTreeSet::new(),
         };

@@ -119,9 +119,12 @@ impl Path {
         let evidence = view.evidence;
         let name = call.map_or("", |call| view.name(call));
         let joined = evidence.joined.get(&(waiter, who)).map_or(0, |(count, _)| *count);
+        // A server's next client has not been asked for anything.
+        if name.starts_with("accept") {
+            return Edge::Idle;
+        }
         let lock = LOCKS.iter().any(|lock| name.starts_with(lock));
-        let made = || evidence.maker(who).is_none_or(|maker| maker == waiter) && !lock;
-        if CHILD.contains(&name) || evidence.groups.comes_and_goes(who) && made() {
+        if CHILD.contains(&name) || evidence.groups.comes_and_goes(who) && !lock {
             let made = evidence.groups.get(who).map_or(0, |group| group.born);
             let again = made >= BORN || evidence.groups.comes_and_goes(who) || count >= 10;
             return if again { Edge::Child } else { Edge::Join };
