@@ -111,6 +111,11 @@ impl KernelImage {
             return Err(Error::TooMuch { path: path.to_owned(), exceeded });
         }
         let (elf, container) = unpacked?;
+        // e_ident[EI_CLASS]
+        if elf.get(4) == Some(&object::elf::ELFCLASS32) {
+            let reason = "it is a 32-bit kernel, and only x86-64 is supported";
+            return Err(not_a_kernel(path, reason));
+        }
         let parsed = ElfFile64::<Endianness>::parse(&*elf)
             .map_err(|e| not_a_kernel(path, format!("its ELF is damaged: {e}")))?;
         let machine = parsed.elf_header().e_machine(parsed.endian());

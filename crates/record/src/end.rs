@@ -309,6 +309,11 @@ enum Panic {
 }
 
 fn panicked(run: &Run<'_>, clues: &Clues) -> Panic {
+    // Who waits for a panic has it.
+    let ready = matches!(run.exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
+    if ready && matches!(run.until, Until::Line(regex) if regex.as_str().contains("panic")) {
+        return Panic::None;
+    }
     let in_log = clues.kernel_log.as_ref().map(|log| log.iter().any(|l| l.contains(PANIC)));
     let on_console = clues.console.iter().any(|line| line.contains(PANIC));
     let told = clues.told_of_panic || clues.shutdown.as_deref() == Some("guest-panic");
@@ -465,6 +470,20 @@ mod tests {
         assert_eq!(said(false, &reset), End::new(Cause::Reset, "QMP: guest-reset"));
         let fault = Clues { triple_faults: 1, ..traced };
         assert_eq!(said(true, &fault).cause, Cause::TripleFault);
+    }
+
+    #[test]
+    fn who_waits_for_a_panic_has_it() {
+        let stopped = launch::End::Stopped { reason: Reason::ReadyPoint, at_ns: 1 };
+        let exit = Exit { end: stopped, ..exit() };
+        let console = vec!["[ 1.2] Kernel panic - not syncing: no root".to_owned()];
+        let clues = Clues { console, ..Clues::default() };
+        let cause = |regex: &str| {
+            let until = Until::Line(regex::Regex::new(regex).expect("an expression"));
+            judge(&Run { until: &until, ..run(&exit) }, &clues, String::new).end.cause
+        };
+        assert_eq!(cause("login:|Kernel panic"), Cause::Ready);
+        assert_eq!(cause("."), Cause::Panic);
     }
 
     #[test]
