@@ -274,6 +274,15 @@ fn two_vmms_are_said_to_be_two() {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("more than one VMM ran"), "{said}");
     assert!(said.contains("the one that ended this run may be another's"), "{said}");
+    // One whose console is a file of its own shares it with nobody.
+    let file = lab.path("console.log");
+    let own = format!("{vmm} --for 1 -serial file:{} & sleep 0.3", text(&file));
+    let script = lab.script("own", &format!("#!/bin/sh\n{own}; {vmm} --for 0; wait\n"));
+    let run =
+        lab.json(&["boot", "--warmup", "0", "--runs", "1", "--no-inject", "--", text(&script)]);
+    let warnings = run["runs"][0].to_string();
+    assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
+    assert!(!warnings.contains("none of its lines counts"), "{warnings}");
 }
 
 /// What is added goes to the VMM as it is executed, whatever the script passes on; where the VMM

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use vmeter_machine::argv::console_file;
 use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reason};
 use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
@@ -181,7 +182,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         }
     }
     record.moments.sort_by_key(|(at, _)| *at);
-    say_of_others(&exit, &mut record.sources, &mut warnings);
+    let file = found.as_ref().is_some_and(|found| console_file(&found.argv).is_some());
+    say_of_others((&exit, exit.others_print && !file), &mut record.sources, &mut warnings);
     let killed = oom_kills().saturating_sub(killed_before);
     let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
     let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
@@ -478,15 +480,20 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
 /// Begins the warning of more than one VMM.
 pub const SEVERAL: &str = "more than one VMM ran";
 
-/// Of several VMMs one is followed; lines that another one printed are none of its guest.
-fn say_of_others(exit: &Exit, sources: &mut Vec<SourceRecord>, warnings: &mut Vec<String>) {
+/// Of several VMMs one is followed; lines that another one printed are none of its guest. `shared` says
+/// that its console is where others print, and no file of its own.
+fn say_of_others(
+    (exit, shared): (&Exit, bool),
+    sources: &mut Vec<SourceRecord>,
+    warnings: &mut Vec<String>,
+) {
     if exit.others.is_empty() {
         return;
     }
     let first = exit.vmm.as_deref().unwrap_or("the first");
     let others = exit.others.join(", ");
     let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
-    let lines = match (exit.others_print, ready) {
+    let lines = match (shared, ready) {
         (false, _) => "",
         (true, false) => "; they print to one console, so that none of its lines counts",
         (true, true) => {
@@ -494,7 +501,7 @@ fn say_of_others(exit: &Exit, sources: &mut Vec<SourceRecord>, warnings: &mut Ve
              this run may be another's"
         }
     };
-    if exit.others_print {
+    if shared {
         sources.retain(|source| source.name != console::NAME);
     }
     warnings.push(format!("{SEVERAL}: {first} is measured, not {others}{lines}"));
