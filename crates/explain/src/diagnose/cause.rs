@@ -20,6 +20,9 @@ const TCP: [(&str, f64, f64, &str); 2] = [
     ("tcp_write_timer", 0.198, 0.23, "TCP's retransmission timer"),
 ];
 
+/// Calls that start a process.
+const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+
 /// A path with its end, ready to be put in words.
 pub struct Cause<'a> {
     /// The evidence.
@@ -89,6 +92,14 @@ impl<'a> Cause<'a> {
 
     fn name(&self, call: Sym) -> &str {
         self.view.name(call)
+    }
+
+    /// Who on the path starts the processes at its end, if not the subject, and by which call.
+    fn starter(&self) -> Option<(GroupId, Option<Sym>)> {
+        let at = self.path.doer.checked_sub(1).filter(|at| *at > 0)?;
+        let level = self.path.levels.get(at)?;
+        let forks = |call: &Sym| FORKS.contains(&self.name(*call));
+        Some((level.who?, level.system_calls().map(|(call, _)| call).find(forks)))
     }
 
     /// The call at the end; empty outside of any.
@@ -360,10 +371,20 @@ impl<'a> Cause<'a> {
         if self.child() && self.why() == Why::Child {
             let born = view.evidence.groups.get(doer).map_or(0, |group| u64::from(group.born));
             let count = path.hop(path.doer).map_or(0, |hop| hop.count).max(born);
-            let started = format!(
-                "{subject} waits{inside} for {who}, started {} times",
-                grouped(&count.to_string())
-            );
+            let count = grouped(&count.to_string());
+            let by = self.starter();
+            let by_call = |call: Sym| format!(" by {}", self.name(call));
+            let named = |(by, call): (GroupId, Option<Sym>)| {
+                (view.threads(by), call.map(by_call).unwrap_or_default())
+            };
+            let started = match by.map(named) {
+                Some((by, how)) => {
+                    format!(
+                        "{subject} waits{inside} for {by}, which starts {who}{how} {count} times"
+                    )
+                }
+                None => format!("{subject} waits{inside} for {who}, started {count} times"),
+            };
             // What every program does says nothing.
             return match self.ending.end {
                 End::Syscall | End::Work(_) if !["", "execve"].contains(&self.call()) => {
