@@ -19,6 +19,8 @@ const SHARE: f64 = 0.3;
 const ALONE: (f64, f64) = (0.5, 0.1);
 /// Share of two threads' time from which they wait for each other.
 const CLOSED: f64 = 0.4;
+/// What it takes at most to go to sleep in a call and to wake up, s.
+const SWITCH: f64 = 20e-6;
 /// Fewer waits than this are no pattern.
 const LEAST: u64 = 10;
 
@@ -71,7 +73,8 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
                 }
                 _ => false,
             };
-            let computes = matches!(cause.why(), Why::Computes | Why::OnCpu);
+            let computes =
+                matches!(cause.why(), Why::Computes | Why::OnCpu) || goes_to_sleep(cause);
             let at_most = if slow && !computes { None } else { cap(cause, true) };
             (tells && !busy).then_some(Weight {
                 saving,
@@ -83,6 +86,19 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
         }
         _ => thread(cause, saving),
     }
+}
+
+/// What it does in a call that waits by design is to go to sleep and to wake up: no other call would cost
+/// less.
+fn goes_to_sleep(cause: &Cause<'_>) -> bool {
+    let call = cause.ending.call.filter(|call| waits(cause.view.name(*call)));
+    let call = call.filter(|_| cause.ending.end == End::Syscall);
+    let state = call.map(|call| (Some(Frame::Call(call)), Frame::Runs));
+    let level = cause.path.doing();
+    let Some(runs) = state.and_then(|state| level.parts.get(&state)) else { return false };
+    let calls = call.and_then(|call| level.calls.get(&Some(Frame::Call(call))));
+    let each = runs.ticks / calls.map_or(1, |calls| calls.count.max(1));
+    cause.view.seconds(each).is_some_and(|each| each <= SWITCH)
 }
 
 /// Ticks that would be saved: those at the end; for a lock all that is waited for it.
