@@ -184,13 +184,13 @@ pub enum Op {
         /// What it calls: `hrtimer_wakeup`, `tcp_delack_timer`.
         function: Option<NameId>,
     },
+    /// It returns.
+    TimerExit,
     /// The block layer says on this CPU that a request is done, and wakes whoever waits for it next.
     BlockDone {
         /// The soft interrupt whose work that is, by its name.
         action: NameId,
     },
-    /// It returns.
-    TimerExit,
     /// The thread begins to wait for a lock of the kernel.
     LockWait {
         /// Address of the lock.

@@ -127,7 +127,7 @@ impl Walk {
             Op::VectorExit { name } => self.handled(at, Some(name), v),
             Op::TimerEntry { function } => self.timer::<V>(at, true, function),
             Op::TimerExit => self.timer::<V>(at, false, None),
-            Op::BlockDone { action } => self.cpus.block_done(at.cpu, Some(action)),
+            Op::BlockDone { action } => self.block_done::<V>(at, Some(action)),
             Op::SoftirqEntry { action, timer } => self.softirq::<V>(at, Some(action), timer),
             Op::SoftirqExit => self.softirq::<V>(at, None, false),
             Op::PageFault => self.page_fault(at, v),
@@ -303,7 +303,7 @@ impl Walk {
         if let Some(index) = self.part.mine(tid).and_then(|tid| self.threads.find(tid, at.ts)) {
             let waker = if V::WAKERS { self.cpus.waker(at) } else { Waker::Unknown };
             // A request that is done wakes one.
-            self.cpus.block_done(at.cpu, None);
+            self.block_done::<V>(at, None);
             let thread = self.threads.get(index);
             v.woken(at, thread, waker);
             if thread.state() == State::Blocked {
@@ -471,6 +471,12 @@ impl Walk {
         self.seen.interrupts = true;
         if V::WAKERS {
             self.cpus.timer(at.cpu, fires, function);
+        }
+    }
+
+    fn block_done<V: Visitor>(&mut self, at: &At, action: Option<NameId>) {
+        if V::WAKERS {
+            self.cpus.block_done(at.cpu, action);
         }
     }
 
