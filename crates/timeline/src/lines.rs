@@ -130,14 +130,15 @@ pub(crate) const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
 
 /// Every line of the run, in order of arrival.
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
-    let said = said(seen);
+    let authors = Authors::of(seen);
+    let said = said_by(seen, &authors);
     let first_said = |s: &(&Seen<'a>, Said)| s.1 != Said::Again;
     let said = seen.iter().zip(said).filter(first_said);
     let mut lines: Vec<Line<'a>> = said.filter_map(|(s, _)| line(s, total)).collect();
     let of_kernel = |l: &Line<'_>| l.console && (l.stamp.is_some() || l.text.starts_with(BANNER));
     let kernel = lines.iter().position(of_kernel).unwrap_or(lines.len());
     lines[..kernel].iter_mut().for_each(|line| line.early = line.console);
-    shown_of_programs(seen, &mut lines);
+    shown_of_programs(&authors, &mut lines);
     distrust_clockless(&mut lines);
     let Some(live) = lines.iter().position(comes_up) else { return lines };
     let stamp = lines[live].stamp.filter(|stamp| *stamp > 0);
@@ -167,8 +168,7 @@ pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
 }
 
 /// The console does not say who wrote a line; the log's own records do.
-fn shown_of_programs(seen: &[Seen<'_>], lines: &mut [Line<'_>]) {
-    let authors = Authors::of(seen);
+fn shown_of_programs(authors: &Authors<'_>, lines: &mut [Line<'_>]) {
     for line in lines.iter_mut().filter(|l| l.console) {
         let Some(stamp) = line.stamp else { continue };
         line.by_program = authors.is_of_program(line.at, stamp, line.text);
@@ -198,7 +198,10 @@ pub(crate) const BANNER: &str = "Linux version ";
 
 /// For each event that is a line of the console, when it was said.
 pub(crate) fn said(seen: &[Seen<'_>]) -> Vec<Said> {
-    let authors = Authors::of(seen);
+    said_by(seen, &Authors::of(seen))
+}
+
+fn said_by(seen: &[Seen<'_>], authors: &Authors<'_>) -> Vec<Said> {
     let kernels = |at: Ns, text: &str| {
         let (stamp, text) = kernel_log::split_stamp(text);
         stamp.is_none_or(|stamp| !authors.is_of_program(at, stamp, text))
