@@ -24,6 +24,13 @@ pub fn is_qemu_name(word: &OsStr) -> bool {
     name.starts_with("qemu-system-") || name == "qemu-kvm" || name == "kvm"
 }
 
+/// The architecture in the usual name of a QEMU's system emulator: `qemu-system-ARCHITECTURE`, maybe
+/// with a suffix of who packaged it (`qemu-system-x86_64-spice`).
+pub fn architecture(word: &OsStr) -> Option<&str> {
+    let name = file_name(word).strip_prefix("qemu-system-")?;
+    name.split(['-', '.']).next()
+}
+
 /// Where a VMM is on a command line that names it: at its begin, or after programs that
 /// only prepare its start (`taskset -c 1 qemu-system-x86_64 …`).
 pub fn position(argv: &[OsString], is_named: impl Fn(&OsStr) -> bool) -> Option<usize> {

@@ -210,11 +210,7 @@ impl Machine {
 
     /// What the VMM can be asked.
     pub fn abilities(&self) -> Abilities {
-        let Some(dialect) = self.dialect else { return Abilities::default() };
-        let (abilities, restored) = (dialect.abilities(), dialect.restores(&self.argv));
-        // A snapshot has no device that its machine had not.
-        let firmware_log = abilities.firmware_log && restored.is_none();
-        Abilities { restored, firmware_log, ..abilities }
+        self.dialect.map_or_else(Abilities::default, |dialect| dialect.abilities_for(&self.argv))
     }
 
     /// The command line as text, for records.

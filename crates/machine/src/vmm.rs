@@ -82,6 +82,20 @@ pub trait Dialect: Sync + Debug {
     /// What it can be asked.
     fn abilities(&self) -> Abilities;
 
+    /// What it can be asked for the machine of a command line.
+    fn abilities_for(&self, argv: &[OsString]) -> Abilities {
+        let (abilities, restored) = (self.abilities(), self.restores(argv));
+        // A snapshot has no device that its machine had not.
+        let firmware_log = abilities.firmware_log && restored.is_none() && self.is_x86(argv);
+        Abilities { restored, firmware_log, ..abilities }
+    }
+
+    /// True if the machine of a command line has x86's I/O ports.
+    fn is_x86(&self, argv: &[OsString]) -> bool {
+        let _ = argv;
+        true
+    }
+
     /// What it says itself in a line of its guest's console, if it logs there, without what it
     /// puts before each line.
     fn own_words<'l>(&self, line: &'l str) -> Option<&'l str> {

@@ -63,8 +63,7 @@ impl Found {
         warnings: &mut Vec<String>,
     ) -> Self {
         let told = vmm.dialect.read(&vmm.argv);
-        let abilities =
-            Abilities { restored: vmm.dialect.restores(&vmm.argv), ..vmm.dialect.abilities() };
+        let abilities = vmm.dialect.abilities_for(&vmm.argv);
         let daemon = argv::has(&vmm.argv, "daemonize");
         // Only QEMU's options can be added to here: others want a file, or a descriptor.
         let may_inject = !context.spec.no_inject && vmm.is_own && abilities.monitor && !daemon;

@@ -53,6 +53,16 @@ pub(crate) struct Node<'a> {
     /// True if it was still going on when the run ended.
     pub unfinished: bool,
     pub children: Vec<Node<'a>>,
+    /// Its length before anything was cut out of it, ns.
+    pub whole: Ns,
+}
+
+/// An end that is off by no more is near enough for a part of any length, ns.
+pub(crate) const NEAR_NS: Ns = 10_000_000;
+
+/// True where a stretch may not have been there at all, by how far off its ends can be.
+fn is_lost_in(error: Ns, length: Ns) -> bool {
+    error > NEAR_NS && error >= length
 }
 
 /// Deepest level; what would lie deeper is kept beside the tree.
@@ -72,6 +82,7 @@ impl<'a> Node<'a> {
             kind: Kind::Frame,
             unfinished: false,
             children: Vec::new(),
+            whole: end.max(start) - start,
         }
     }
 
@@ -160,7 +171,8 @@ impl<'a> Node<'a> {
 
     /// Fills every gap, here and below.
     pub(crate) fn fill(&mut self) {
-        if is_shared(&self.name) {
+        let is_lost = self.children.is_empty() && is_lost_in(self.error, self.whole);
+        if is_shared(&self.name) || is_lost {
             self.fill = Fill::Unattributed;
             self.children.extend(
                 self.gap(self.start, self.end, Gap::Before).filter(|_| self.children.is_empty()),
@@ -189,17 +201,21 @@ impl<'a> Node<'a> {
         if start >= end {
             return None;
         }
-        let name = match (self.fill, gap) {
+        // Between two children, and where something was cut out, other ends count.
+        let own_end = !matches!(gap, Gap::Between) && self.whole == self.len();
+        let is_lost = own_end && is_lost_in(self.error, end - start);
+        let fill = if is_lost { Fill::Unattributed } else { self.fill };
+        let name = match (fill, gap) {
             (Fill::Unattributed, _) => UNATTRIBUTED,
             (Fill::Own | Fill::Said, _) => self.name.as_str(),
             (Fill::Named { before, .. }, Gap::Before) => before,
             (Fill::Named { between, .. }, Gap::Between) => between,
             (Fill::Named { after, .. }, Gap::After) => after,
         };
-        let source = if self.fill == Fill::Unattributed { "" } else { self.source };
+        let source = if fill == Fill::Unattributed { "" } else { self.source };
         let mut node = Node::new(name, start, end, source);
-        node.error = if self.fill == Fill::Unattributed { 0 } else { self.error };
-        node.unfinished = self.unfinished && matches!(self.fill, Fill::Own | Fill::Said);
+        node.error = if fill == Fill::Unattributed { 0 } else { self.error };
+        node.unfinished = self.unfinished && matches!(fill, Fill::Own | Fill::Said);
         Some(node)
     }
 }
@@ -336,6 +352,27 @@ mod tests {
         assert!(root.place(node("around", 5, 60, 5)).is_some());
         assert!(root.place(node("outside", 90, 101, 0)).is_some());
         assert_eq!(shape(&root), "root[0-100](a[10-50](in-a[20-30]()) b[50-70](in-b[52-70]()))");
+    }
+
+    #[test]
+    fn what_is_off_by_more_than_its_length_has_no_name() {
+        const MS: Ns = 1_000_000;
+        let mut root = node("root", 0, 1_000 * MS, 0);
+        assert!(root.place(node("near", 0, 5 * MS, 9 * MS)).is_none());
+        assert!(root.place(node("lost", 10 * MS, 40 * MS, 50 * MS)).is_none());
+        assert!(root.place(node("held", 100 * MS, 400 * MS, 60 * MS)).is_none());
+        assert!(root.place(node("in-held", 140 * MS, 200 * MS, 0)).is_none());
+        assert!(root.place(node("cut", 500 * MS, 900 * MS, 60 * MS)).is_none());
+        // What is cut out has ends of its own.
+        root.carve(node("piece", 510 * MS, 880 * MS, 0));
+        root.fill();
+        let leaves = |name: &str| -> Vec<String> {
+            let node = root.children.iter().filter(|n| n.name == name);
+            node.flat_map(|n| n.children.iter().map(|c| c.name.clone())).collect()
+        };
+        assert_eq!(leaves("lost"), [UNATTRIBUTED]);
+        assert_eq!(leaves("held"), [UNATTRIBUTED, "in-held", "held"]);
+        assert_eq!((leaves("near").len(), leaves("cut").len()), (0, 0));
     }
 
     #[test]

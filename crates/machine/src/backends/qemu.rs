@@ -23,6 +23,9 @@ pub struct Qemu;
 /// wrapper that ignores its arguments boots a machine, and is ended after this.
 pub(crate) const VERSION_WITHIN: Duration = Duration::from_secs(3);
 
+/// QEMU's names of the architectures that have I/O ports as a PC has them.
+const X86: [&str; 2] = ["x86_64", "i386"];
+
 /// What is executed where nothing else is asked for.
 pub const PROGRAM: &str = "qemu-system-x86_64";
 
@@ -105,6 +108,11 @@ impl Dialect for Qemu {
                 "-incoming"
             }
         })
+    }
+
+    fn is_x86(&self, argv: &[OsString]) -> bool {
+        let program = argv.iter().find(|word| argv::is_qemu_name(word));
+        program.and_then(|word| argv::architecture(word)).is_none_or(|of| X86.contains(&of))
     }
 
     fn abilities(&self) -> Abilities {

@@ -23,6 +23,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use vmeter_base::clock;
+use vmeter_base::files::read_limited;
 use vmeter_kernel_image::{BootParams, Guest};
 use vmeter_machine::launch::{Mapping, Tracee};
 use vmeter_machine::plan::LaunchPlan;
@@ -58,6 +59,8 @@ const SMALLEST: u64 = 64 << 20;
 const PLACES: u64 = 8192;
 const STRIDE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
+/// Largest kernel's file whose words are looked for, bytes.
+const MOST_FILE: u64 = 256 << 20;
 /// Of an entry of pagemap: the page is there, or in swap.
 const THERE: u64 = 3 << 62;
 /// When the guest's RAM was written.
@@ -73,7 +76,7 @@ impl Recorder for GuestPages {
         let path = context.dir.join(FILE);
         Some(Box::new(Recording {
             kernel,
-            has_file: context.kernel.is_some(),
+            file: context.kernel.map(Path::to_owned),
             is_seen: false,
             path,
             looking: None,
@@ -111,7 +114,8 @@ impl Recorder for GuestPages {
 
 struct Recording {
     kernel: GuestKernel,
-    has_file: bool,
+    /// The kernel's file, where the VMM loads one itself.
+    file: Option<PathBuf>,
     is_seen: bool,
     path: PathBuf,
     looking: Option<Looking>,
@@ -130,7 +134,7 @@ impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         // The plugin sees the first instructions of an image that the VMM loads itself.
         self.is_seen =
-            self.has_file && plan.injected.iter().any(|added| added.starts_with("-plugin"));
+            self.file.is_some() && plan.injected.iter().any(|added| added.starts_with("-plugin"));
         // Without its symbols the kernel is not found at the end, and nothing is said.
         let _ = self.kernel.open();
         Ok(())
@@ -170,9 +174,13 @@ impl Live for Recording {
         let Some(text) = self.text.take().or(ended).filter(|_| self.place.is_some()) else {
             return Ok(None);
         };
+        let mut place = self.place.unwrap_or_default();
+        // A file that is gone meanwhile, or is larger, tells less.
+        if let Some(file) = self.file.and_then(|file| read_limited(&file, MOST_FILE).ok()) {
+            place.add_words(&parse(&text), &file);
+        }
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
-        let place = self.place.unwrap_or_default();
         let clock = "CLOCK_MONOTONIC at each look";
         Ok(Some(recorder::record::<GuestPages>(&[FILE], clock, SHORTEST, &place)))
     }

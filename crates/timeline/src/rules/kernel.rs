@@ -10,7 +10,7 @@ use crate::landmarks::{
 };
 use crate::lines::{begun, Hit, CLOCK_START_NS, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
-use crate::tree::{Growing, Node};
+use crate::tree::{Growing, Node, NEAR_NS};
 use vmeter_model::{Ns, What};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
@@ -108,11 +108,9 @@ fn unlisted<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     }
 }
 
-/// Longest that a part may be off at an end, ns; what is off by more must be known to its half.
-const NEAR_NS: Ns = 10_000_000;
-
 /// The parts that are known: from where each begins to where the next does, or to the end. What all
-/// are off by together moves them, and changes no length.
+/// are off by together moves them, and changes no length. What is off by more than [`NEAR_NS`] must be
+/// known to its half.
 pub(crate) fn told<'a>(cuts: Vec<Cut<'a>>, end: Ns) -> Vec<(String, Stamp<'a>, Ns)> {
     let shared = cuts.iter().map(|(_, at)| at.error).min().unwrap_or(0);
     let next = |index: usize| cuts.get(index + 1).map(|(_, next)| *next);

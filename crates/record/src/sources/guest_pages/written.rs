@@ -2,13 +2,13 @@
 //!
 //! | what | is told by |
 //! |---|---|
-//! | `image-loading`, `image-loaded` | QEMU's option ROM put the image and the initrd where `boot_params` say |
+//! | `image-loading`, `image-loaded` | QEMU's option ROM put the image and the initrd where `boot_params` say; else the first and the last places where words of the kernel's file were, as far apart as in the file |
 //! | `image-moving` | the image moved itself to the end of its space, downwards, before it unpacked the kernel: the last writes there before the unpacking. A boot loader that moves what it read may have written there before |
 //! | `unpacking`, `unpacked` | the place of the kernel came into being from its begin to its end |
 //! | `kernel-started` | the word that `start_kernel` writes first of all to the end of its stack (`set_task_stack_end_magic`, include/uapi/linux/magic.h), which is the begin of the kernel's data, on a boundary of 2 MiB |
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::Ns;
 
 /// The word at the end of a kernel's stacks.
@@ -27,7 +27,7 @@ const LEAST: usize = 2;
 pub(super) const PLACES: usize = 8;
 
 /// What was known when the run ended: addresses in the VMM.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The kernel's first byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,15 +43,32 @@ pub struct Place {
     image: Option<(u64, u64)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     initrd: Option<(u64, u64)>,
+    /// Words of the kernel's file that were seen in RAM, each with its place in the file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    words: BTreeMap<u64, u64>,
 }
 
 impl Place {
+    /// Adds the words of the kernel's file that a look saw, of those that are in it once.
+    pub(super) fn add_words(&mut self, pages: &[Page], file: &[u8]) {
+        let seen: BTreeSet<u64> = pages.iter().filter_map(|page| page.word).collect();
+        let mut often = BTreeSet::new();
+        for (index, bytes) in file.chunks_exact(8).enumerate() {
+            let word = bytes.try_into().map_or(0, u64::from_le_bytes);
+            if seen.contains(&word) && self.words.insert(word, index as u64 * 8).is_some() {
+                often.insert(word);
+            }
+        }
+        self.words.retain(|word, _| !often.contains(word));
+    }
+
     /// Of the addresses that were found; none without a kernel.
     pub(super) fn of(found: [Option<u64>; PLACES]) -> Option<Self> {
         let [kernel, stack, ends @ ..] = found;
         let pair = |at: usize| Some((ends[at]?, ends[at + 1]?));
         kernel?;
-        Some(Place { kernel, stack, moved: pair(0), image: pair(2), initrd: pair(4) })
+        let words = BTreeMap::new();
+        Some(Place { kernel, stack, moved: pair(0), image: pair(2), initrd: pair(4), words })
     }
 }
 
@@ -108,7 +125,9 @@ pub(super) fn told(pages: &[Page], place: &Place) -> Vec<(&'static str, Seen)> {
     let unpacked = place.kernel.and_then(|kernel| unpacked(pages, kernel));
     let begun = unpacked.map(|(first, _)| first.at);
     let moved = place.moved.zip(begun).and_then(|(to, begun)| moved(pages, to, begun));
-    let loaded = moved.and_then(|moved| loaded(pages, place, moved.at));
+    let by_rom = moved.and_then(|moved| loaded(pages, place, moved.at));
+    let until = moved.map(|moved| moved.at).or(begun);
+    let loaded = by_rom.or_else(|| copied(pages, &place.words, until?));
     let mut told = Vec::new();
     if let Some((first, last)) = loaded {
         told.extend([("image-loading", first), ("image-loaded", last)]);
@@ -205,6 +224,24 @@ fn loaded(pages: &[Page], place: &Place, until: Ns) -> Option<(Seen, Seen)> {
     Some((Seen::of(first), Seen::of(last)))
 }
 
+/// When words of the kernel's file came into RAM, as far apart as they are in the file: the first and
+/// the last of the copy that came last, which firmware made of its own. Its first instruction ran at
+/// some time between that and `until`.
+fn copied(pages: &[Page], words: &BTreeMap<u64, u64>, until: Ns) -> Option<(Seen, Seen)> {
+    let mut copies: BTreeMap<u64, Vec<&Page>> = BTreeMap::new();
+    for page in pages.iter().filter(|page| page.at <= until) {
+        let offset = page.word.and_then(|word| words.get(&word));
+        if let Some(begin) = offset.and_then(|offset| page.address.checked_sub(*offset)) {
+            copies.entry(begin).or_default().push(page);
+        }
+    }
+    copies.retain(|_, pages| pages.iter().any(|page| page.address != pages[0].address));
+    let copy = copies.values().max_by_key(|pages| pages.last().map(|page| page.at))?;
+    let (first, last) = (copy.first()?, copy.last()?);
+    let error = until.saturating_sub(last.before) / 2;
+    Some((Seen::of(first), Seen { at: last.before.saturating_add(error), error }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,6 +336,40 @@ mod tests {
         }
     }
 
+    /// UEFI firmware reads the file into one place and copies it to another.
+    #[test]
+    fn an_image_that_firmware_loaded_shows_by_its_words() {
+        let file: Vec<u8> = (0u64..4 << 17).flat_map(|n| (n / 2 + 7).to_le_bytes()).collect();
+        let mut once = file.clone();
+        for mib in 0..4 {
+            let at = (mib << 20) + 64;
+            once[at..at + 8].copy_from_slice(&(0xabcd_0000 + mib as u64).to_le_bytes());
+        }
+        let line = |ms: u64, mib: u64, word: u64| {
+            format!("{ms}000000 {}000000 {MIB:x}:{:x}={word:x}\n", ms - 5, mib * MIB)
+        };
+        let copy = |ms: u64, to: u64| -> String {
+            (0..4).map(|mib| line(ms + mib * 5, to + mib, 0xabcd_0000 + mib)).collect()
+        };
+        let text = copy(1_000, 20) + &copy(1_500, 40) + &row(216..268, 2_000, 6);
+        let pages = parse(&text);
+        let mut place = Place { kernel: Some(216 * MIB), ..Place::default() };
+        place.add_words(&pages, &once);
+        assert_eq!(place.words.len(), 4);
+        let told = told(&pages, &place);
+        assert_eq!(names(&told), ["image-loading", "image-loaded", "unpacking", "unpacked"]);
+        // Of two copies the one that ran counts.
+        let at = |n: usize| (told[n].1.at / 1_000_000, told[n].1.error / 1_000_000);
+        // It may have run its first instruction up to the unpacking.
+        assert_eq!((at(0), at(1)), ((1_500, 5), ((1_510 + 2_006) / 2, (2_006 - 1_510) / 2)));
+        // Words that are in the file twice say nothing, nor does one alone.
+        let twice = line(1_000, 20, 7) + &line(1_005, 21, 8);
+        let mut other = Place::default();
+        other.add_words(&parse(&(twice + &line(1_010, 22, 0xabcd_0001))), &once);
+        assert_eq!(other.words.len(), 1);
+        assert_eq!(copied(&pages, &other.words, Ns::MAX), None);
+    }
+
     #[test]
     fn a_kernel_starts_with_its_stack() {
         let mark = |ms: Ns, mib: u64| {
@@ -311,7 +382,7 @@ mod tests {
         };
         // What is on such a boundary later may be any thread's, if it is not this kernel's first.
         assert_eq!(told(&second), [900, 4_000]);
-        assert_eq!(told(&Place { stack: Some(240 * MIB), ..second }), [900]);
+        assert_eq!(told(&Place { stack: Some(240 * MIB), ..second.clone() }), [900]);
     }
 
     #[test]
@@ -328,7 +399,8 @@ mod tests {
             part: (u64, u64),
         ) {
             let part = Some((part.0.min(part.1), part.0.max(part.1)));
-            let place = Place { kernel: Some(kernel), stack: None, moved: part, image: part, initrd: part };
+            let words = [(kernel, 8), (part.map_or(0, |p| p.0), 16)].into();
+            let place = Place { kernel: Some(kernel), stack: None, moved: part, image: part, initrd: part, words };
             let _ = told(&parse(&text), &place);
         }
     }
