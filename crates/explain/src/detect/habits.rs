@@ -32,9 +32,6 @@ const VAIN: f64 = 0.5;
 const HAND_OVERS: (u64, f64) = (500, 400e-6);
 /// A stretch on a CPU of this length, s, is no more than a few calls.
 const CALLS_S: f64 = 60e-6;
-/// Calls in a turn that are a loop, and their share of the time on a CPU.
-const BURST: f64 = 32.0;
-const BURNS: f64 = 0.4;
 
 /// What threads do again and again.
 pub struct Habits;
@@ -52,7 +49,6 @@ fn habits(view: &View<'_>) -> Vec<Candidate> {
     let mut all = herds(view);
     all.extend(growing(view));
     all.extend(growing_bytes(view));
-    all.extend(bursts(view));
     all.extend(hand_overs(view));
     all
 }
@@ -143,55 +139,6 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
             chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
             suggestion: format!("{names} what is new only (append), not all there is so far"),
             confirm: format!("strace -f -e trace={name} -p PID"),
-            ..Candidate::default()
-        })
-    });
-    found.collect()
-}
-
-/// Loops of equal calls between two waits, that do not grow.
-fn bursts(view: &View<'_>) -> Vec<Candidate> {
-    let of_guest = |subject: &crate::evidence::subject::Subject| subject.count >= LEAST;
-    if view.requests().iter().any(|(_, subject)| of_guest(subject)) || !view.evidence.runs_seen() {
-        return Vec::new();
-    }
-    let mut all: Vec<(&(GroupId, Sym), &Calls)> = view.evidence.ledger.calls.iter().collect();
-    all.sort_by_key(|(key, _)| **key);
-    let found = all.into_iter().filter_map(|(&(who, call), calls)| {
-        let points = calls.turns.means(|point| point.calls);
-        let turns = calls.turns.instances();
-        let each = calls.count as f64 / turns.max(1) as f64;
-        let waits = waits(view.name(call)) && !calls.kind.moves;
-        if turns < LEAST || points.len() < 8 || each < BURST || waits {
-            return None;
-        }
-        let level = levels(view, Frame::Life(who)).into_iter().next()?;
-        let life = level.ticks(|_, s| s == Frame::Runs).max(1);
-        let own = level.ticks(|c, s| s == Frame::Runs && c == Some(Frame::Call(call)));
-        if own as f64 / (life as f64) < BURNS || view.share(own) < LEAST_SHARE {
-            return None;
-        }
-        let growth = series_grows(&calls.turns, |point| point.calls);
-        if growth.is_some() {
-            return None;
-        }
-        let (who, name) = (view.threads(who), view.name(call));
-        let claim = format!(
-            "{} calls of {name} in {} turns take {} of the {} that {who} has a CPU",
-            grouped(&calls.count.to_string()),
-            grouped(&turns.to_string()),
-            view.time(own as f64),
-            view.time(life as f64)
-        );
-        Some(Candidate {
-            why: Why::Burst,
-            subject: who.clone(),
-            saving: own,
-            summary: format!("{who} calls {name} {} times between two waits", three_digits(each)),
-            chain: vec![link(view, call.file, claim, calls.count, own, calls.worst)],
-            suggestion: format!("one {name} for many (a buffer, writev, io_uring), not one each"),
-            confirm: "perf trace -s -p PID sleep 5".into(),
-            at_most: Some(Severity::Medium),
             ..Candidate::default()
         })
     });

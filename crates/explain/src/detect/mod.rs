@@ -5,12 +5,9 @@
 //! one subject. Thresholds are in [`view`], with their reasons.
 
 mod accesses;
-mod burst;
 mod busy;
-mod bytes;
 mod contrast;
 mod device_model;
-mod every_cpu;
 mod exits;
 mod followed;
 mod gap;
@@ -109,8 +106,6 @@ pub trait Detector: Sync {
 
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
-    &every_cpu::EveryCpu,
-    &burst::Burst,
     &growing::Growing,
     &exits::ExitPerByte,
     &exits::PciPorts,
@@ -122,5 +117,4 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &stands::StandsStill,
     &gap::Gap,
     &habits::Habits,
-    &bytes::Bytes,
 ];

@@ -1,6 +1,6 @@
 //! The cause: a kind, one sentence, what to change and how to check, from a path and its end.
 
-use super::end::{End, Ending};
+use super::end::{is_brief, End, Ending};
 use super::locks;
 use super::path::{Edge, Hop, Path};
 use crate::detect::growth::series_grows;
@@ -10,7 +10,7 @@ use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
-use vmeter_render::quantity::grouped;
+use vmeter_render::quantity::{grouped, three_digits};
 use vmeter_trace::ops::Sign;
 
 /// The timers of TCP: the function that they call, and how long a wait is that ends by one, s (kernel:
@@ -22,6 +22,21 @@ const TCP: [(&str, f64, f64, &str); 2] = [
 
 /// Calls that start a process.
 const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
+
+/// Calls in a row from which one would do for all.
+const MANY: f64 = 32.0;
+/// Where nobody recorded what has a CPU: so many calls for so few bytes.
+const SMALL: (u64, f64) = (1000, 512.0);
+
+/// A loop of equal calls, one of which would do.
+pub struct Batch {
+    /// Calls in a row; none where their rows are not known.
+    row: Option<f64>,
+    /// Calls in all.
+    count: u64,
+    /// Bytes of each, if they move some.
+    bytes: Option<f64>,
+}
 
 /// A path with its end, ready to be put in words.
 pub struct Cause<'a> {
@@ -176,6 +191,7 @@ impl<'a> Cause<'a> {
             End::Faults => Why::Faults,
             End::Syscall if syncs(call) => Why::Device,
             End::Syscall if self.spins() => Why::Lock,
+            End::Syscall | End::InCall if self.batch().is_some() => Why::Burst,
             End::Syscall => Why::Busy,
             End::InCall if syncs(call) => Why::SlowSync,
             End::InCall => Why::SlowCall,
@@ -206,6 +222,41 @@ impl<'a> Cause<'a> {
         who.is_some_and(|who| locks::spins(self.view, self.path.doing(), who).is_some())
     }
 
+    /// The calls at the end, if they are small and many.
+    pub fn batch(&self) -> Option<Batch> {
+        let view = self.view;
+        let Ending { end, call, count, .. } = self.ending;
+        let call = call.filter(|call| !syncs(self.name(*call)))?;
+        let request = match self.path.root {
+            Frame::Request(key) => view.evidence.subjects.get(&key).map(|subject| subject.timed),
+            _ => None,
+        };
+        let who = self.path.group_at(view, self.path.doer);
+        let calls = who.and_then(|who| view.evidence.ledger.calls.get(&(who, call)));
+        let moves = calls.filter(|calls| calls.kind.moves && calls.returned > 0);
+        let bytes = moves.map(|calls| calls.returned as f64 / calls.count.max(1) as f64);
+        match (end, request, calls) {
+            (End::Syscall, Some(requests), _) => {
+                let row = count as f64 / requests.max(1) as f64;
+                (row >= MANY).then_some(Batch { row: Some(row), count, bytes })
+            }
+            (End::Syscall, None, Some(calls)) => {
+                let grows = series_grows(&calls.turns, |point| point.calls).is_some();
+                let row = calls.count as f64 / calls.turns.instances().max(1) as f64;
+                let count = calls.count;
+                (row >= MANY && !grows).then_some(Batch { row: Some(row), count, bytes })
+            }
+            (End::InCall, _, Some(calls)) => {
+                let (least, few) = SMALL;
+                let small = calls.count >= least
+                    && bytes? <= few
+                    && is_brief(view, calls.ticks, calls.count);
+                small.then_some(Batch { row: None, count: calls.count, bytes })
+            }
+            _ => None,
+        }
+    }
+
     fn calls_seen(&self) -> bool {
         self.view.evidence.seen_anywhere().syscalls
     }
@@ -228,6 +279,7 @@ impl<'a> Cause<'a> {
                 grouped(&count.to_string())
             ),
             End::Syscall if self.spins() => format!("spins{inside} for a lock of the kernel"),
+            End::Syscall | End::InCall if self.batch().is_some() => self.in_a_row(),
             End::Syscall => format!("is busy{inside}{}", self.and_waits()),
             End::InCall => format!("is{inside} for {} each time", self.each()),
             End::Work(work) => {
@@ -303,6 +355,23 @@ impl<'a> Cause<'a> {
                 "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"
             ),
             End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
+        }
+    }
+
+    /// How many small calls there are.
+    fn in_a_row(&self) -> String {
+        let Some(Batch { row, count, bytes }) = self.batch() else { return String::new() };
+        let sized = match bytes.map(three_digits).as_deref() {
+            Some("1.00") => " of 1 byte".to_owned(),
+            Some(bytes) => format!(" of {bytes} bytes"),
+            None => String::new(),
+        };
+        let each = if matches!(self.path.root, Frame::Request(_)) { "each" } else { "in a row" };
+        match row {
+            Some(row) => format!("calls {} {} times {each}{sized}", self.call(), three_digits(row)),
+            None => {
+                format!("calls {} {} times{sized} each", self.call(), grouped(&count.to_string()))
+            }
         }
     }
 
@@ -447,6 +516,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
         (Why::Child, _) => ("do it in the process itself, or many at a time in one process".into(), "strace -f -c -e trace=process -p PID"),
+        (Why::Burst, _) => (format!("one {call} for many (a buffer, writev, io_uring), not one each"), "strace -f -c -p PID"),
         (Why::Busy, _) => (format!("call {call} less often, for more at a time"), "perf record -g -p PID sleep 5"),
         (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; what it waits for, a trace of the kernel tells"), "vmeter explain --pid PID"),
         (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),

@@ -18,6 +18,9 @@ const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
+/// A call that did not wait takes no longer, s.
+const BRIEF: f64 = 100e-6;
+
 /// Where a path ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
@@ -253,6 +256,12 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             (Frame::Stopped(by), _) => End::Stopped(by),
             (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
             (Frame::Waker(by), _) => End::Peer(by),
+            _ if view.evidence.only_calls()
+                && waits(name)
+                && is_brief(view, sum.ticks, sum.count) =>
+            {
+                End::InCall
+            }
             _ if at == 0 && path.root.life().is_some() && waits(name) => End::Idle,
             // strace does not tell whether a call sleeps.
             _ if view.evidence.only_calls() && !name.is_empty() && !waits(name) => End::InCall,
@@ -267,6 +276,11 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
         all.count += sum.count;
     }
     parts
+}
+
+/// True if calls did not wait, though they may by design: they were over at once.
+pub fn is_brief(view: &View<'_>, ticks: u64, count: u64) -> bool {
+    view.seconds(ticks / count.max(1)).is_some_and(|each| each <= BRIEF)
 }
 
 /// What an interrupt ends that a thread sleeps for in a call.

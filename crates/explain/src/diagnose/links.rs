@@ -3,7 +3,7 @@
 use super::cause::Cause;
 use super::path::Path;
 use crate::detect::levels::{Doing, Level, NoCpu, Sum};
-use crate::detect::View;
+use crate::detect::{is_grace, View};
 use crate::evidence::tree::Frame;
 use crate::result::{Link, Step};
 use vmeter_render::quantity::{brief_percent, grouped};
@@ -151,6 +151,16 @@ pub fn file_of(view: &View<'_>, root: Frame) -> u16 {
     }
 }
 
+/// On how many CPUs a work function runs, if on each.
+fn on_each(view: &View<'_>, doing: Option<Frame>) -> String {
+    let Some(Frame::Work(work)) = doing else { return String::new() };
+    let cpus = view.evidence.works.get(&work).filter(|work| work.of_each_cpu());
+    match cpus.map(|work| work.cpus.len()) {
+        Some(cpus) if !is_grace(view.name(work)) => format!(" on each of {cpus} CPUs"),
+        _ => String::new(),
+    }
+}
+
 /// What a level does, by its calls.
 fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
     // Time that the host's other load had the CPU is left out.
@@ -178,7 +188,7 @@ fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
                 format!("{} {share}", view.frame(*state))
             })
             .collect();
-        format!("{name} {share}{times}: {}", inside.join(", "))
+        format!("{name}{} {share}{times}: {}", on_each(view, *call), inside.join(", "))
     });
     words.chain(left_out).collect()
 }

@@ -275,12 +275,15 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     }
 }
 
-/// A call of strace that has data on a disk, or takes several times as long as others.
+/// A call of strace that has data on a disk, takes several times as long as others, or is one of many
+/// small ones.
 fn slow_call(cause: &Cause<'_>) -> bool {
     let view = cause.view;
     let Some(call) = cause.ending.call else { return false };
     let key = Key { file: call.file, what: What::Call(call) };
-    syncs(view.name(call)) || view.peers(key).is_none_or(|peers| peers.slow)
+    syncs(view.name(call))
+        || cause.batch().is_some()
+        || view.peers(key).is_none_or(|peers| peers.slow)
 }
 
 /// Severity at most without a contrast: how sure it is that a cause of that kind is a loss.
