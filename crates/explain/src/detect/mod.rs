@@ -11,7 +11,6 @@ mod device_model;
 mod exits;
 mod followed;
 mod gap;
-mod growing;
 pub mod growth;
 mod habits;
 pub mod levels;
@@ -38,7 +37,7 @@ pub use followed::followed;
 pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
-pub use view::{Peers, View, LEAST_SHARE};
+pub use view::{Peers, View, LEAST_COUNT, LEAST_SHARE};
 pub use waits::{is_grace, polls, syncs, waits};
 
 /// What a detector has found.
@@ -106,7 +105,6 @@ pub trait Detector: Sync {
 
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
-    &growing::Growing,
     &exits::ExitPerByte,
     &exits::PciPorts,
     &accesses::AccessByAccess,

@@ -3,8 +3,8 @@
 use super::end::{is_brief, End, Ending};
 use super::locks;
 use super::path::{Edge, Hop, Path};
-use crate::detect::growth::series_grows;
-use crate::detect::{is_grace, syncs, Peers, View};
+use crate::detect::growth::{series_grows, time_grows, Growth};
+use crate::detect::{is_grace, syncs, Peers, View, LEAST_COUNT};
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
@@ -95,14 +95,24 @@ impl<'a> Cause<'a> {
         self.path.hop(self.path.doer).is_some_and(|hop| hop.edge == Edge::Child)
     }
 
-    /// The doer computes for longer each time: at first and at the end, ticks.
-    pub fn growth(&self) -> Option<(f64, f64)> {
-        let who = self.path.group_at(self.view, self.path.doer)?;
-        if !matches!(self.ending.end, End::User | End::Faults) {
+    /// It takes longer each time: ticks by its number.
+    pub fn growth(&self) -> Option<Growth> {
+        let evidence = self.view.evidence;
+        if !matches!(self.ending.end, End::User | End::Faults | End::Syscall | End::InCall) {
             return None;
         }
-        let growth = series_grows(self.view.evidence.ledger.active.get(&who)?, |p| p.ticks)?;
-        Some((growth.intercept.max(0.0), growth.last))
+        match self.path.root {
+            Frame::Request(key) => {
+                let subject = evidence.subjects.get(&key);
+                time_grows(subject.filter(|subject| subject.timed >= LEAST_COUNT)?)
+            }
+            // Of threads each call is looked at by itself.
+            _ if matches!(self.ending.end, End::Syscall | End::InCall) => None,
+            _ => {
+                let who = self.path.group_at(self.view, self.path.doer)?;
+                series_grows(evidence.ledger.active.get(&who)?, |point| point.ticks)
+            }
+        }
     }
 
     fn name(&self, call: Sym) -> &str {
@@ -185,9 +195,9 @@ impl<'a> Cause<'a> {
             {
                 Why::Lock
             }
+            _ if self.growth().is_some() => Why::Walks,
             End::Work(work) if is_grace(self.name(work)) => Why::Grace,
             End::Work(_) | End::Kernel(_) => Why::Work,
-            End::User | End::Faults if self.growth().is_some() => Why::Walks,
             End::Faults => Why::Faults,
             End::Syscall if syncs(call) => Why::Device,
             End::Syscall if self.spins() => Why::Lock,
@@ -266,9 +276,13 @@ impl<'a> Cause<'a> {
         let (view, Ending { end, call, count, .. }) = (self.view, self.ending);
         let inside = self.inside(call);
         let kernel = self.path.workers().map(|who| view.threads(who));
-        if let Some((first, last)) = self.growth() {
-            let (first, last) = (view.time(first), view.time(last));
-            return format!("computes longer each time: {first} at first, {last} at the end");
+        if let Some(growth) = self.growth() {
+            let (first, last) = (view.time(growth.intercept.max(0.0)), view.time(growth.last));
+            let does = match call {
+                Some(call) => format!("is in {}", self.name(call)),
+                None => "computes".to_owned(),
+            };
+            return format!("{does} for longer each time: {first} at first, {last} at the end");
         }
         match end {
             End::User if self.calls_seen() => "computes".into(),

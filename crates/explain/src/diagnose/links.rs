@@ -2,11 +2,12 @@
 
 use super::cause::Cause;
 use super::path::Path;
+use crate::detect::growth::calls_grow;
 use crate::detect::levels::{Doing, Level, NoCpu, Sum};
 use crate::detect::{is_grace, View};
 use crate::evidence::tree::Frame;
 use crate::result::{Link, Step};
-use vmeter_render::quantity::{brief_percent, grouped};
+use vmeter_render::quantity::{brief_percent, grouped, three_digits};
 
 impl Cause<'_> {
     /// The path, a step a level.
@@ -51,7 +52,32 @@ impl Cause<'_> {
         let mut chain: Vec<Link> =
             levels.map(|(at, level)| link(self.view, self.path, at, level)).collect();
         chain.extend(self.contrast());
+        chain.extend(self.by_number());
         chain
+    }
+
+    /// How what it costs grows with its number, if it does.
+    fn by_number(&self) -> Option<Link> {
+        let (view, root, growth) = (self.view, self.path.root, self.growth()?);
+        let calls = match root {
+            Frame::Request(key) => view.evidence.subjects.get(&key).and_then(calls_grow),
+            _ => None,
+        };
+        let calls = calls.map_or(String::new(), |calls| {
+            format!(
+                ", in {} + {} × n calls",
+                three_digits(calls.intercept.max(0.0)),
+                three_digits(calls.slope)
+            )
+        });
+        let claim = format!(
+            "the n-th takes {} + {} × n{calls} (R² {}): quadratic in all",
+            view.time(growth.intercept.max(0.0)),
+            view.time(growth.slope),
+            three_digits(growth.r2)
+        );
+        let figures = [("slope_ticks", growth.slope), ("r2", growth.r2)];
+        Some(view.link(file_of(view, root), claim, (0, 0), &figures, &[None]))
     }
 
     /// What makes some instances at the end longer than others.
