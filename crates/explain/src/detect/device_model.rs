@@ -187,7 +187,6 @@ impl DeviceModel {
                 let sum = merged.parts.entry(*part).or_default();
                 sum.ticks = sum.ticks.saturating_add(amount.ticks);
                 sum.count += amount.count;
-                sum.instances += amount.instances;
             }
         }
         let parts = view.parts(&merged.parts).into_iter().map(|(name, ticks)| {

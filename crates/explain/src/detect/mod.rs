@@ -29,7 +29,7 @@ mod waits;
 
 use crate::diagnose::Aside;
 use crate::evidence::groups::GroupId;
-use crate::evidence::subject::{Key, Subject};
+use crate::evidence::subject::Key;
 use crate::kind::Why;
 use crate::result::{Link, Severity, Step};
 pub use busy::warnings as busy_host;
@@ -91,16 +91,8 @@ impl Candidate {
 
 /// One kind of cause.
 pub trait Detector: Sync {
-    /// What it sees of one request, for a kind of cause that one request has by itself.
-    fn of(&self, view: &View<'_>, key: Key, subject: &Subject) -> Option<Candidate> {
-        let _ = (view, key, subject);
-        None
-    }
-
     /// Everything of its kind in the index.
-    fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
-        view.of_each_request(|key, subject| self.of(view, key, subject))
-    }
+    fn detect(&self, view: &View<'_>) -> Vec<Candidate>;
 }
 
 /// The detectors.

@@ -1,7 +1,6 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
 use super::waits::waits;
-use super::Candidate;
 use crate::diagnose::is_asked;
 use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
@@ -20,9 +19,6 @@ use vmeter_trace::names::{port, DeviceMap};
 use vmeter_trace::peers;
 use vmeter_trace::NO_CPU;
 
-/// CPU time of a call for each item that it queues, s, from which it is not what queueing takes:
-/// `stat_refresh` and the like take 10 to 100 µs.
-const ITEM_S: f64 = 500e-6;
 /// Below this share of the traced time nothing is said: runs of one machine differ by more.
 pub const LEAST_SHARE: f64 = 0.02;
 /// A request this many times as slow as its peers stands out: device models' handlers
@@ -30,11 +26,7 @@ pub const LEAST_SHARE: f64 = 0.02;
 pub const OUTLIER: f64 = 3.0;
 /// Fewer instances than this are no pattern.
 pub const LEAST_COUNT: u64 = 20;
-/// Share of a slow request's time from which a part is called its cause.
-pub const CAUSE: f64 = 0.3;
-/// For a request that is not slower than its peers: share of its time …
-pub const CAUSE_ALONE: f64 = 0.5;
-/// … and of the traced time.
+/// Share of the traced time from which a request that is not slower than its peers is told.
 pub const SHARE_ALONE: f64 = 0.1;
 
 /// Threads of a name that have a vCPU's CPU in turn, from which they are the host's load.
@@ -187,14 +179,6 @@ impl<'a> View<'a> {
         self.requests().iter().any(|(_, subject)| subject.timed > 0)
     }
 
-    /// What is found in each request by itself, in the order of [`View::requests`].
-    pub fn of_each_request(
-        &self,
-        of: impl Fn(Key, &Subject) -> Option<Candidate>,
-    ) -> Vec<Candidate> {
-        self.requests().into_iter().filter_map(|(key, subject)| of(key, subject)).collect()
-    }
-
     fn compare(&self) -> BTreeMap<Key, Peers> {
         // A preemption now and then does not move a median.
         let median = |subject: &Subject| subject.length.quantile(0.5).unwrap_or(0.0);
@@ -241,26 +225,6 @@ impl<'a> View<'a> {
     /// How a request compares with its peers, if it has enough.
     pub fn peers(&self, key: Key) -> Option<&Peers> {
         self.peers.get(&key)
-    }
-
-    /// True if a part of a request's time is worth naming as the cause.
-    pub fn is_cause(&self, key: Key, subject: &Subject, ticks: u64) -> bool {
-        let total = subject.net_total.max(1) as f64;
-        let of_own = ticks as f64 / total;
-        if subject.timed < LEAST_COUNT || self.share(ticks) < LEAST_SHARE {
-            return false;
-        }
-        match self.peers(key) {
-            Some(peers) if peers.slow => of_own >= CAUSE,
-            _ => of_own >= CAUSE_ALONE && self.share(ticks) >= SHARE_ALONE,
-        }
-    }
-
-    /// True for a call that has workers run something but for the most part computes itself: what
-    /// it takes to queue an item and to wake its worker is less.
-    pub fn computes_itself(&self, (runs, waits): (u64, u64), items: u64) -> bool {
-        let each = self.seconds(runs / items.max(1));
-        runs >= waits.saturating_mul(4) && each.is_some_and(|each| each >= ITEM_S)
     }
 
     /// Ticks as a share of the traced time.

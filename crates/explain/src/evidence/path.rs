@@ -99,7 +99,6 @@ impl Path<'_> {
                 let earlier = segments.peek().and_then(|segment| segment.call);
                 let amount = out.add(who, part(&segment, earlier, later), ticks);
                 amount.count += u64::from(segment.ends_call && segment.end <= to);
-                amount.returned = amount.returned.saturating_add(segment.returned.unwrap_or(0));
             }
             later = segment.call;
         }

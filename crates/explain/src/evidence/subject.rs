@@ -4,7 +4,6 @@ use super::features::{Feature, Split};
 use super::series::Series;
 use super::thread::Sleep;
 use crate::moment::{Place, Sym, Tid};
-use std::collections::BTreeMap;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Access;
 use vmeter_trace::stat::hist::Hist;
@@ -12,8 +11,6 @@ use vmeter_trace::walk::{IMPLAUSIBLE, LONGEST};
 
 /// Most parts of a subject that are told apart.
 const MAX_PARTS: usize = 512;
-/// So many calls of a kind in a request are a loop.
-const LOOP: u64 = 8;
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,10 +147,6 @@ pub struct Amount {
     pub ticks: u64,
     /// Calls that ended, or work items, or waits.
     pub count: u64,
-    /// Instances that have it.
-    pub instances: u64,
-    /// Sum of what the calls returned.
-    pub returned: i64,
     /// The instance with most of it.
     pub worst: Option<(u64, Place)>,
 }
@@ -359,27 +352,6 @@ impl Subject {
         out.iter().map(|anatomy| (place(anatomy), anatomy.total)).collect()
     }
 
-    /// The call that takes most time in loops: its time, the loop's own included.
-    pub fn loop_of_calls(&self) -> Option<(Sym, Amount)> {
-        let mut loops: BTreeMap<Sym, Amount> = BTreeMap::new();
-        for ((_, part), amount) in &self.parts {
-            let (Part::Kernel(call) | Part::Between(call)) = *part else { continue };
-            let sum = loops.entry(call).or_default();
-            sum.ticks = sum.ticks.saturating_add(amount.ticks);
-            if let Part::Kernel(_) = part {
-                sum.count += amount.count;
-                // One after another, as children of a request each, or beside each other.
-                sum.instances += amount.instances;
-                sum.returned = sum.returned.saturating_add(amount.returned);
-                if let Some((ticks, place)) = amount.worst {
-                    sum.note_worst(ticks, place);
-                }
-            }
-        }
-        let in_loops = loops.into_iter().filter(|(_, a)| a.count >= LOOP * a.instances.max(1));
-        in_loops.max_by_key(|(_, amount)| amount.ticks)
-    }
-
     /// Ticks of the parts that `want` chooses.
     pub fn ticks(&self, want: impl Fn(Who, Part) -> bool) -> u64 {
         let chosen = self.parts.iter().filter(|((who, part), _)| want(*who, *part));
@@ -390,7 +362,5 @@ impl Subject {
 fn merge(to: &mut Amount, amount: &Amount, place: Place) {
     to.ticks = to.ticks.saturating_add(amount.ticks);
     to.count += amount.count;
-    to.instances += 1;
-    to.returned = to.returned.saturating_add(amount.returned);
     to.note_worst(amount.ticks, place);
 }
