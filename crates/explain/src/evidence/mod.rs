@@ -386,7 +386,7 @@ impl Visitor for Witness<'_> {
             ..Anatomy::default()
         };
         let amount = anatomy.add(Who::Own, Part::Kernel(name), anatomy.total);
-        (amount.count, amount.returned) = (1, returned.unwrap_or(0));
+        amount.count = 1;
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         if self.evidence.thread(tid, self.moment.ts).is_some() {
             self.infer(tid, name, (anatomy.start, end), returned);
