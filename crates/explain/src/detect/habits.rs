@@ -228,6 +228,10 @@ fn herd(
     }
     let own = levels(view, Frame::Life(woken)).into_iter().next()?;
     let asleep = own.most_in(|state| state == Frame::Waker(by))?.0;
+    // Whoever waits for something does so in a call.
+    if known && asleep.is_none() {
+        return None;
+    }
     let inside = asleep.map_or(String::new(), |call| format!(" out of {}", view.frame_name(call)));
     let cpu = own.ticks(|_, state| state == Frame::Runs);
     let file = groups.get(by).map_or(0, |by| by.first.file);

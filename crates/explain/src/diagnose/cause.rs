@@ -252,7 +252,10 @@ impl<'a> Cause<'a> {
             }
             (End::Syscall, None, Some(calls)) => {
                 let grows = series_grows(&calls.turns, |point| point.calls).is_some();
-                let row = calls.count as f64 / calls.turns.instances().max(1) as f64;
+                // A thread's last row ends with the thread.
+                let threads = who.and_then(|who| view.evidence.groups.get(who));
+                let rows = calls.turns.instances().max(threads.map_or(1, |own| own.members.into()));
+                let row = calls.count as f64 / rows.max(1) as f64;
                 let count = calls.count;
                 (row >= MANY && !grows).then_some(Batch { row: Some(row), count, bytes })
             }
