@@ -213,3 +213,25 @@ fn threads_made_before_their_makers_vfork_returns_are_no_strangers() {
     assert_eq!(word(first), "cpu-contention", "{:#?}", result.findings);
     assert!(first.summary.contains("cache") && first.summary.contains("sum"), "{first:#?}");
 }
+
+/// A game's frame is computed in 1 ms; packets for somebody else take its CPU for 3 ms of each.
+#[test]
+fn a_softirq_that_has_a_threads_cpu_is_told_apart_from_it() {
+    const GAME: &str = "game-10";
+    let mut trace = Trace::new();
+    for _ in 0..200 {
+        trace.switch(1, "swapper/0-0", "R", GAME);
+        trace.event(900, GAME, "softirq_entry: vec=3 [action=NET_RX]");
+        trace.event(3_000, GAME, "softirq_exit: vec=3 [action=NET_RX]");
+        trace.event(100, GAME, "softirq_entry: vec=9 [action=RCU]");
+        trace.event(2, GAME, "softirq_exit: vec=9 [action=RCU]");
+        trace.switch(1, GAME, "S", "swapper/0-0");
+        trace.now += 500;
+    }
+    let result = trace.explain_comm("game");
+    let first = &result.findings[0];
+    assert!(first.summary.contains("loses its CPU to softirq NET_RX"), "{:#?}", result.findings);
+    assert_eq!(word(first), "kernel-work");
+    let claims: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
+    assert!(!claims.iter().any(|claim| claim.contains("RCU")), "{claims:?}");
+}

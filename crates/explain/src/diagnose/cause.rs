@@ -232,6 +232,13 @@ impl<'a> Cause<'a> {
         who.is_some_and(|who| locks::spins(self.view, self.path.doing(), who).is_some())
     }
 
+    /// No thread of the kernel runs the work at the end: a soft interrupt did.
+    fn is_interrupted(&self) -> bool {
+        let who = self.path.group_at(self.view, self.path.doer);
+        let work = matches!(self.ending.end, End::Work(_)) && self.path.workers().is_none();
+        work && who.is_some_and(|who| !self.view.evidence.groups.is_kernel(who))
+    }
+
     /// The calls at the end, if they are small and many.
     pub fn batch(&self) -> Option<Batch> {
         let view = self.view;
@@ -304,6 +311,9 @@ impl<'a> Cause<'a> {
                 match kernel {
                     Some(kernel) => {
                         format!("waits{inside} for {kernel} to run {}{grace}", self.name(work))
+                    }
+                    None if self.is_interrupted() => {
+                        format!("loses its CPU to softirq {}", self.name(work))
                     }
                     None => format!("runs {}{grace}", self.name(work)),
                 }
@@ -528,6 +538,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
+        (Why::Work, _) if cause.is_interrupted() => ("have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(), "perf stat -e irq:softirq_entry -a -A sleep 5"),
         (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or do it once for many"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("fewer {call}: one for many requests, or a faster disk"), "perf trace -s -p PID sleep 5"),
         (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),

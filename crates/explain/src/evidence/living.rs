@@ -46,6 +46,10 @@ impl Evidence {
     }
 }
 
+/// Ticks from which a soft interrupt is told apart from the thread whose CPU it has: 16 µs where they
+/// are nanoseconds.
+const SECTION: u64 = 1 << 14;
+
 impl Witness<'_> {
     /// A thread touches a page that is not there.
     pub(super) fn touches(&mut self, thread: &walk::Thread) {
@@ -191,6 +195,26 @@ impl Witness<'_> {
         self.keep(root, span, pieces);
     }
 
+    /// A soft interrupt has had a thread's CPU until now. What it does for a thread that sends is that
+    /// one's own doing.
+    pub(super) fn ran_in(&mut self, thread: &walk::Thread, action: Sym, since: u64) {
+        let (now, room, tid) = (self.moment.ts, self.evidence.room(), self.tid(thread));
+        if now.saturating_sub(since) < SECTION || self.is_sending() {
+            return;
+        }
+        let Some(own) = self.evidence.thread(tid, now) else { return };
+        if !matches!(own.state(), State::Kernel | State::User) {
+            return;
+        }
+        let since = since.max(own.since());
+        let before = Segment { end: since, ..own.current(now) };
+        let inside = Segment { start: since, call: None, work: Some(action), ..own.current(now) };
+        let start = own.ends(before, room);
+        own.ends(inside, room);
+        self.live(thread, &Segment { start, ..before });
+        self.live(thread, &inside);
+    }
+
     /// A sleep that only a timer ends, in a call that does not wait by design, may go on at once:
     /// then all of it is for whoever ends it. None while that is not known.
     fn goes_on(&mut self, tid: Tid, root: u32, segment: &Segment) -> Option<Segment> {
@@ -283,7 +307,8 @@ impl Witness<'_> {
         if let Some(held) = own.held.as_deref() {
             // Who has looked whether what it waits for has come does not run for long.
             let waited = held.end.saturating_sub(held.start);
-            own.looked |= segment.call != held.call || ticks.saturating_mul(LOOKS) > waited;
+            let elsewhere = segment.call != held.call && segment.work.is_none();
+            own.looked |= elsewhere || ticks.saturating_mul(LOOKS) > waited;
         }
         let key = (root, segment.call, segment.work);
         let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();

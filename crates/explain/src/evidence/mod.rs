@@ -405,6 +405,10 @@ impl Visitor for Witness<'_> {
         self.evidence.settle(self.moment.file, what, &anatomy);
     }
 
+    fn softirq(&mut self, _at: &At, thread: &walk::Thread, action: NameId, since: u64) {
+        self.ran_in(thread, self.moment.sym(action), self.common(since));
+    }
+
     fn interrupted(&mut self, interrupt: Interrupt) {
         if let Interrupt::Irq(irq) = interrupt {
             count(&mut self.evidence.irqs, self.moment.sym(irq), MAX_COUNTED);

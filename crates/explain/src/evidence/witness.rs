@@ -166,7 +166,7 @@ impl Witness<'_> {
     }
 
     /// True if the thread that has the CPU is in a call that sends, or makes room.
-    fn is_sending(&self) -> bool {
+    pub(super) fn is_sending(&self) -> bool {
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
         let call = self.evidence.threads.get(&tid).and_then(Thread::call);
         call.is_some_and(|call| SENDS.contains(&self.merge.name(call)))

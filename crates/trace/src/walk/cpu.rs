@@ -65,6 +65,8 @@ struct Context {
     block: Option<NameId>,
     irq: Option<NameId>,
     softirq: Option<NameId>,
+    /// When that began.
+    since: u64,
     ipi: bool,
     /// A timer's soft interrupt has run, and nothing but soft interrupts since.
     after_timer: bool,
@@ -213,12 +215,19 @@ impl Cpus {
         }
     }
 
-    /// A soft interrupt's handler begins or returns; `timer` says that it is the timers'.
-    pub(super) fn softirq(&mut self, cpu: u32, action: Option<NameId>, timer: bool) {
-        if let Some(cpu) = self.get(cpu) {
-            cpu.context.softirq = action;
-            cpu.context.after_timer |= timer;
-        }
+    /// A soft interrupt's handler begins or returns; `timer` says that it is the timers'. Gives the
+    /// one that returns, and when it began.
+    pub(super) fn softirq(
+        &mut self,
+        at: &At,
+        action: Option<NameId>,
+        timer: bool,
+    ) -> Option<(NameId, u64)> {
+        let context = &mut self.get(at.cpu)?.context;
+        context.after_timer |= timer;
+        let before = std::mem::replace(&mut context.softirq, action);
+        let since = std::mem::replace(&mut context.since, at.ts);
+        before.filter(|_| action.is_none()).map(|before| (before, since))
     }
 
     /// A CPU gets an interrupt.

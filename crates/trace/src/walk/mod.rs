@@ -128,8 +128,8 @@ impl Walk {
             Op::TimerEntry { function } => self.timer::<V>(at, true, function),
             Op::TimerExit => self.timer::<V>(at, false, None),
             Op::BlockDone { action } => self.block_done::<V>(at, Some(action)),
-            Op::SoftirqEntry { action, timer } => self.softirq::<V>(at, Some(action), timer),
-            Op::SoftirqExit => self.softirq::<V>(at, None, false),
+            Op::SoftirqEntry { action, timer } => self.softirq(at, Some(action), timer, v),
+            Op::SoftirqExit => self.softirq(at, None, false, v),
             Op::PageFault => self.page_fault(at, v),
             Op::Fork { child } => v.forked(at, child),
             Op::LockWait { lock, kind } => self.lock_wait(at, (lock, kind), v),
@@ -480,10 +480,15 @@ impl Walk {
         }
     }
 
-    fn softirq<V: Visitor>(&mut self, at: &At, action: Option<NameId>, timer: bool) {
+    fn softirq<V: Visitor>(&mut self, at: &At, action: Option<NameId>, timer: bool, v: &mut V) {
         self.seen.interrupts = true;
-        if V::WAKERS {
-            self.cpus.softirq(at.cpu, action, timer);
+        if !V::WAKERS {
+            return;
+        }
+        if let Some((action, since)) = self.cpus.softirq(at, action, timer) {
+            if let Some(index) = self.running(at, v) {
+                v.softirq(at, self.threads.get(index), action, since);
+            }
         }
     }
 

@@ -125,6 +125,9 @@ pub trait Visitor {
     /// Its handler returns.
     #[inline]
     fn handled(&mut self, _interrupt: Interrupt, _took: Took) {}
+    /// A soft interrupt's handler returns, which ran since `since` in a thread's time on a CPU; only
+    /// if [`Visitor::WAKERS`].
+    fn softirq(&mut self, _at: &At, _thread: &Thread, _action: NameId, _since: u64) {}
     /// A CPU interrupts another.
     #[inline]
     fn ipi(&mut self, _at: &At, _name: NameId) {}
