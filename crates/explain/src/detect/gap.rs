@@ -5,13 +5,17 @@
 //! is recorded. It says what was last seen, what ended it and who was waited for, no more; so
 //! it is never of high severity.
 
+use super::picture::doing;
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Anatomy, Key, Part, Subject, What, Who};
-use crate::evidence::thread::Waker;
+use crate::evidence::life::Piece;
+use crate::evidence::subject::{Anatomy, Key, Subject, What};
+use crate::evidence::thread::{State, Waker};
+use crate::evidence::tree::Frame;
 use crate::kind::Why;
-use crate::moment::Place;
-use crate::result::Severity;
+use crate::moment::{Place, Tid};
+use crate::result::{Link, Severity};
+use std::collections::BTreeMap;
 use vmeter_render::quantity::{brief_percent, plural, three_digits};
 
 /// Share of the traced time that an instance must take.
@@ -82,11 +86,11 @@ impl Gap {
         );
         let figures = [("ratio_to_median", ticks as f64 / own.max(1.0)), ("median_ticks", own)];
         let places = [Some((ticks, long.place)), long.ended.map(|place| (ticks, place))];
-        let chain = vec![
+        let mut chain = vec![
             view.link(key.file, claim, (1, ticks), &figures, &places),
             self.last_and_first(view, key, long),
-            self.inside(view, key, long),
         ];
+        chain.extend(self.inside(view, key, long));
         Some(Candidate {
             why: Why::Gap,
             key: Some(key),
@@ -109,7 +113,7 @@ impl Gap {
     }
 
     /// What was last seen before the longest sleep, and what ended it.
-    fn last_and_first(&self, view: &View<'_>, key: Key, long: &Anatomy) -> crate::result::Link {
+    fn last_and_first(&self, view: &View<'_>, key: Key, long: &Anatomy) -> Link {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
@@ -141,20 +145,37 @@ impl Gap {
         view.link(key.file, claim, (1, ticks), &[], &[Some((ticks, sleep.woken))])
     }
 
-    /// The critical path of the instance.
-    fn inside(&self, view: &View<'_>, key: Key, long: &Anatomy) -> crate::result::Link {
+    /// The critical path of the instance, if it is the longest of its kind.
+    fn inside(&self, view: &View<'_>, key: Key, long: &Anatomy) -> Option<Link> {
+        let root = view.evidence.tree.root_of(Frame::Request(key))?;
+        let wait = view.evidence.waits.get(&root).filter(|wait| wait.span.0 == long.start)?;
+        let mut parts: BTreeMap<(Tid, String), u64> = BTreeMap::new();
+        let asleep = |piece: &Piece| piece.state == State::Blocked;
+        for (at, piece) in wait.pieces.iter().enumerate() {
+            // What was done meanwhile by the one that it waited for comes after it.
+            let next = wait.pieces.get(at + 1);
+            let covered = next.is_some_and(|next| {
+                next.thread != piece.thread
+                    && next.span.1 <= piece.span.1
+                    && next.span.0 >= piece.span.0
+            });
+            if asleep(piece) && covered {
+                continue;
+            }
+            let ticks = piece.span.1.saturating_sub(piece.span.0);
+            *parts.entry((piece.thread, doing(view, piece))).or_default() += ticks;
+        }
         let total = long.total.max(1);
-        let parts = view.parts(long.parts.iter().map(|(key, amount)| (key, amount)));
-        let words = parts.into_iter().filter(|(_, ticks)| *ticks * 50 >= total).take(TOLD);
-        let words: Vec<String> = words
-            .map(|(name, ticks)| format!("{name} {}", brief_percent(ticks as f64 / total as f64)))
+        let mut parts: Vec<((Tid, String), u64)> = parts.into_iter().collect();
+        parts.sort_by_key(|(_, ticks)| std::cmp::Reverse(*ticks));
+        let much = parts.into_iter().filter(|(_, ticks)| *ticks * 50 >= total).take(TOLD);
+        let words: Vec<String> = much
+            .map(|((tid, doing), ticks)| {
+                let share = brief_percent(ticks as f64 / total as f64);
+                format!("{}: {doing} {share}", view.thread(tid))
+            })
             .collect();
-        let others = |who: Who, _: Part| who != Who::Own;
-        let claim = format!(
-            "along who woke whom its time goes: {} ({} of it in other threads)",
-            words.join(", "),
-            brief_percent(long.ticks(others) as f64 / total as f64)
-        );
-        view.link(key.file, claim, (1, long.total), &[], &[None])
+        let claim = format!("along who woke whom its time goes: {}", words.join(", "));
+        (!words.is_empty()).then(|| view.link(key.file, claim, (1, long.total), &[], &[None]))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::View;
 use crate::evidence::life::{Piece, Wait};
-use crate::evidence::thread::State;
+use crate::evidence::thread::{State, Waker};
 use crate::evidence::tree::Frame;
 use crate::moment::Tid;
 use crate::result::{Branch, Finding, LongWait, WaitLane};
@@ -92,17 +92,20 @@ fn long_wait(view: &View<'_>, root: u32) -> Option<LongWait> {
     })
 }
 
-fn doing(view: &View<'_>, piece: &Piece) -> String {
-    let state = match piece.state {
-        State::Unknown => "not recorded",
-        State::Guest => "guest",
-        State::Kvm => "KVM",
-        State::Kernel | State::User => "on a CPU",
-        State::Runnable => "without a CPU",
-        State::Blocked => "asleep",
+/// What a thread did.
+pub(super) fn doing(view: &View<'_>, piece: &Piece) -> String {
+    let state = match (piece.state, piece.waker) {
+        (State::Unknown, _) => "not recorded".into(),
+        (State::Guest, _) => "guest".into(),
+        (State::Kvm, _) => "KVM".into(),
+        (State::Kernel | State::User, _) => "on a CPU".into(),
+        (State::Runnable, _) => "without a CPU".into(),
+        (State::Blocked, Waker::Timer) => view.frame(Frame::Timer),
+        (State::Blocked, Waker::Irq(irq)) => view.frame(Frame::Irq(irq)),
+        (State::Blocked, _) => "asleep".to_owned(),
     };
     match piece.doing {
         Some(frame) => format!("{}, {state}", view.frame(frame)),
-        None => state.into(),
+        None => state,
     }
 }

@@ -275,7 +275,6 @@ impl<'a> View<'a> {
     pub fn who(&self, who: Who) -> String {
         match who {
             Who::Own => "the vCPU's thread".into(),
-            Who::Kworker => "kernel workers".into(),
             Who::Thread(thread) => self.thread(thread),
         }
     }
@@ -389,15 +388,10 @@ impl<'a> View<'a> {
         let what = match part {
             Part::User if self.calls_recorded(who) => "user space".into(),
             Part::User => "on a CPU (its system calls are not in the trace)".into(),
-            Part::Between(call) => format!("user space between calls of {}", self.name(call)),
             Part::Kernel(call) => format!("in {}", self.name(call)),
             Part::Kvm => "KVM".into(),
             Part::Work(work) => format!("running {}", self.name(work)),
             Part::Runnable => "waiting for a CPU".into(),
-            Part::Timer(call) => {
-                format!("asleep until a timer fires{}", self.called(call))
-            }
-            Part::Irq(irq) => format!("asleep until interrupt {}", self.name(irq)),
             Part::Blocked(call) => format!("asleep{}", self.called(call)),
             Part::XenRunning => "in Xen".into(),
             Part::XenRunnable => "runnable, waiting for a physical CPU".into(),

@@ -128,6 +128,8 @@ pub struct Piece {
     pub state: State,
     /// In which call or work function.
     pub doing: Option<Frame>,
+    /// If it slept, who ended that.
+    pub waker: Waker,
     /// From and to, ticks of the common base.
     pub span: (u64, u64),
 }
@@ -150,6 +152,10 @@ pub const MAX_WAITS: usize = 1 << 12;
 pub struct Life<'a> {
     /// What is found is noted here, if it is the longest wait so far.
     pub pieces: Option<Vec<Piece>>,
+    /// Ticks without a CPU, of threads that are no kernel's workers.
+    pub waited: u64,
+    /// Calls that ended.
+    pub calls: u64,
     /// All threads.
     pub threads: &'a FastMap<Tid, Thread>,
     /// Names.
@@ -211,7 +217,8 @@ impl Life<'_> {
         if let Some(pieces) = self.pieces.as_mut().filter(|pieces| pieces.len() < MAX_PIECES) {
             let work = segment.work.map(Frame::Work);
             let doing = segment.call.map(Frame::Call).or(work);
-            pieces.push(Piece { thread, state: segment.state, doing, span });
+            let Segment { state, waker, .. } = *segment;
+            pieces.push(Piece { thread, state, doing, waker, span });
         }
         let exits = |call| EXITS.contains(&self.merge.name(call));
         let ended = segment.sleep == Sleep::Dead || segment.call.is_some_and(exits);
@@ -223,6 +230,7 @@ impl Life<'_> {
                 let at = self.tree.child(at, Frame::Call(call));
                 if segment.ends_call {
                     self.tree.count(at);
+                    self.calls += 1;
                 }
                 at
             }
@@ -247,6 +255,9 @@ impl Life<'_> {
     fn ready(&mut self, at: u32, thread: Tid, segment: &Segment, span: (u64, u64)) {
         let at = self.tree.child(at, Frame::NoCpu);
         let ticks = span.1.saturating_sub(span.0);
+        if !self.merge.thread_name(thread).starts_with("kworker") {
+            self.waited = self.waited.saturating_add(ticks);
+        }
         if segment.rival == IDLE {
             let at = self.tree.child(at, Frame::Idle);
             return self.tree.add(at, ticks, self.place);

@@ -10,7 +10,7 @@ use super::tree::Frame;
 use super::{Evidence, Witness};
 use crate::detect::waits;
 use crate::moment::{Sym, Tid};
-use vmeter_trace::ops::{Access, Op, Sleep};
+use vmeter_trace::ops::{Op, Sleep};
 use vmeter_trace::walk;
 use vmeter_trace::NO_CPU;
 
@@ -63,29 +63,24 @@ impl Witness<'_> {
         }
     }
 
-    /// Adds a request to the tree.
-    pub(super) fn grow(
-        &mut self,
-        thread: &walk::Thread,
-        access: Option<Access>,
-        anatomy: &Anatomy,
-    ) {
-        let Some(what) = access.and_then(What::of) else { return };
+    /// A request is over: into the tree, and to those of its kind.
+    pub(super) fn grow(&mut self, thread: &walk::Thread, what: What, anatomy: &mut Anatomy) {
         let key = Key { file: self.moment.file, what };
-        let (Some(root), false) = (self.evidence.tree.root(Frame::Request(key)), anatomy.torn)
-        else {
-            return;
-        };
-        self.evidence.tree.count(root);
-        let (tid, span) =
-            (self.tid(thread), (anatomy.start, anatomy.start.saturating_add(anatomy.total)));
-        let longest = self.is_longest(root, span);
-        let mut life = self.life();
-        life.place = anatomy.place;
-        life.pieces = longest.then(Vec::new);
-        life.walk(root, tid, span, &mut vec![tid]);
-        let pieces = life.pieces.take();
-        self.keep(root, span, pieces);
+        let root = self.evidence.tree.root(Frame::Request(key)).filter(|_| !anatomy.torn);
+        if let Some(root) = root {
+            self.evidence.tree.count(root);
+            let tid = self.tid(thread);
+            let span = (anatomy.start, anatomy.start.saturating_add(anatomy.total));
+            let longest = self.is_longest(root, span);
+            let mut life = self.life();
+            life.place = anatomy.place;
+            life.pieces = longest.then(Vec::new);
+            life.walk(root, tid, span, &mut vec![tid]);
+            (anatomy.waited, anatomy.calls) = (life.waited, life.calls);
+            let pieces = life.pieces.take();
+            self.keep(root, span, pieces);
+        }
+        self.evidence.settle(self.moment.file, what, anatomy);
     }
 
     /// True for the longest wait so far of a root of the tree.
@@ -108,7 +103,7 @@ impl Witness<'_> {
         let place = self.place("event");
         let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
         let (merge, now) = (self.merge, self.moment.ts);
-        Life { pieces: None, threads, merge, groups, tree, budget, now, place }
+        Life { pieces: None, waited: 0, calls: 0, threads, merge, groups, tree, budget, now, place }
     }
 
     /// The group of a thread that events come from.

@@ -11,7 +11,7 @@ pub mod groups;
 mod inferred;
 pub mod life;
 mod living;
-pub mod path;
+pub mod model;
 mod queries;
 pub mod series;
 mod started;
@@ -30,7 +30,7 @@ use groups::{GroupId, Groups};
 use life::{Budget, Runs};
 use queries::count;
 use std::collections::{BTreeMap, BTreeSet};
-use subject::{Anatomy, Key, Part, Subject, What, Who};
+use subject::{Anatomy, Key, Subject, What};
 use thread::{State, Thread, Waker};
 use tree::Tree;
 use vmeter_trace::hash::FastMap;
@@ -334,19 +334,17 @@ impl Visitor for Witness<'_> {
             }
             End::Resumed => {}
         }
-        let anatomy = self.anatomy(thread, request);
-        let known = request.accesses.iter().copied().find(|access| What::of(*access).is_some());
-        self.grow(thread, known, &anatomy);
+        let mut anatomy = self.anatomy(thread, request);
         let mut what = request.accesses.iter().filter_map(|access| self.what(*access));
         let (first, others) = (what.next(), what.collect::<Vec<_>>());
         match first {
-            Some(first) => self.evidence.settle(file, first, &anatomy),
+            Some(first) => self.grow(thread, first, &mut anatomy),
             None if request.by == By::UserspaceExit && request.accesses.is_empty() => {
                 if self.evidence.served.len() < MAX_THREADS {
                     self.evidence.served.insert(self.tid(thread), (reason, anatomy));
                 }
             }
-            None => self.evidence.settle(file, What::Exit(reason), &anatomy),
+            None => self.grow(thread, What::Exit(reason), &mut anatomy),
         }
         for other in others {
             if let Some(subject) = self.evidence.subject(file, other) {
@@ -356,16 +354,15 @@ impl Visitor for Witness<'_> {
     }
 
     fn late(&mut self, _at: &At, thread: &walk::Thread, access: Access, _took: Took) {
-        if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
-            self.grow(thread, Some(access), &anatomy);
+        if let Some((reason, mut anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
             let what = self.what(access).unwrap_or(What::Exit(reason));
-            self.evidence.settle(self.moment.file, what, &anatomy);
+            self.grow(thread, what, &mut anatomy);
         }
     }
 
     fn unclaimed(&mut self, thread: &walk::Thread) {
-        if let Some((reason, anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
-            self.evidence.settle(self.moment.file, What::Exit(reason), &anatomy);
+        if let Some((reason, mut anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
+            self.grow(thread, What::Exit(reason), &mut anatomy);
         }
     }
 
@@ -379,14 +376,13 @@ impl Visitor for Witness<'_> {
         let Took::Ticks(ticks) = took else { return };
         let end = self.common(at.ts.saturating_add(ticks));
         self.evidence.last = self.evidence.last.max(end);
-        let mut anatomy = Anatomy {
+        let anatomy = Anatomy {
             total: end.saturating_sub(self.moment.ts),
+            calls: 1,
             start: self.moment.ts,
             place: self.place("system call"),
             ..Anatomy::default()
         };
-        let amount = anatomy.add(Who::Own, Part::Kernel(name), anatomy.total);
-        amount.count = 1;
         self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
         if self.evidence.thread(tid, self.moment.ts).is_some() {
             self.infer(tid, name, (anatomy.start, end), returned);
@@ -400,8 +396,7 @@ impl Visitor for Witness<'_> {
         let start = self.common(open.start);
         let place = Place { stamp: open.start, cpu: open.cpu, ..self.place("line of the log") };
         let total = self.moment.ts.saturating_sub(start);
-        let mut anatomy = Anatomy { total, start, place, ..Anatomy::default() };
-        anatomy.add(Who::Own, Part::Unknown, total);
+        let anatomy = Anatomy { total, start, place, ..Anatomy::default() };
         self.evidence.settle(self.moment.file, what, &anatomy);
     }
 

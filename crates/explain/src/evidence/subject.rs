@@ -1,6 +1,5 @@
 //! What is explained: a kind of request, and what the time of all its instances went into.
 
-use super::features::{Feature, Split};
 use super::series::Series;
 use super::thread::Sleep;
 use crate::moment::{Place, Sym, Tid};
@@ -99,19 +98,15 @@ pub struct Key {
 pub enum Who {
     /// The vCPU's own thread.
     Own,
-    /// The kernel's worker threads.
-    Kworker,
     /// Another thread.
     Thread(Tid),
 }
 
-/// What time went into, at the end of the path.
+/// What the time of a Xen vCPU's exit went into, in the hypervisor and in its device model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// User space.
     User,
-    /// User space between two calls of the same kind.
-    Between(Sym),
     /// A system call, on a CPU.
     Kernel(Sym),
     /// KVM.
@@ -120,10 +115,6 @@ pub enum Part {
     Work(Sym),
     /// Ready, without a CPU.
     Runnable,
-    /// A timer had to fire.
-    Timer(Option<Sym>),
-    /// A device's interrupt had to come.
-    Irq(Sym),
     /// Asleep in a call; the reason is not known.
     Blocked(Option<Sym>),
     /// Xen: the hypervisor worked.
@@ -164,10 +155,13 @@ impl Amount {
 pub struct Anatomy {
     /// Ticks in all.
     pub total: u64,
-    /// What they went into.
+    /// Ticks of them without a CPU, of threads that are no kernel's workers: the host's other load
+    /// decides. Who needs one CPU's worker needs that CPU.
+    pub waited: u64,
+    /// Calls that ended in it.
+    pub calls: u64,
+    /// What a Xen vCPU's went into.
     pub parts: Vec<((Who, Part), Amount)>,
-    /// Work items queued on the way, by function, with the call they were queued in.
-    pub queued: Vec<((Sym, Option<Sym>), u64)>,
     /// When it began, ticks of the common base.
     pub start: u64,
     /// Where that is.
@@ -201,34 +195,10 @@ impl Anatomy {
         crate::sum(chosen.map(|(_, amount)| amount.ticks))
     }
 
-    /// Calls that ended in it.
-    pub fn calls(&self) -> u64 {
-        let calls = self.parts.iter().filter(|((_, part), _)| matches!(part, Part::Kernel(_)));
-        calls.map(|(_, amount)| amount.count).sum()
-    }
-
-    /// What it has that others may not have.
-    pub fn features(&self) -> Vec<Feature> {
-        let works = self.queued.iter().map(|((work, _), _)| Feature::Work(*work));
-        let parts = self.parts.iter().filter_map(|((who, part), _)| match (who, part) {
-            (Who::Kworker, Part::Work(work)) => Some(Feature::Work(*work)),
-            (_, Part::Kernel(call)) => Some(Feature::Call(*call)),
-            (_, Part::Timer(_)) => Some(Feature::Timer),
-            (_, Part::Irq(irq)) => Some(Feature::Irq(*irq)),
-            _ => None,
-        });
-        works.chain(parts).collect()
-    }
-
-    /// Its length without its threads' waiting for a CPU, which the host's other load
-    /// decides. Kernel workers' waiting counts: who needs one CPU's worker needs that CPU.
+    /// Its length without waiting for a CPU.
     pub fn net(&self) -> u64 {
-        let waiting = |who, part| match part {
-            Part::Runnable => who != Who::Kworker,
-            Part::XenRunnable => true,
-            _ => false,
-        };
-        self.total.saturating_sub(self.ticks(waiting))
+        let waiting = |_, part| matches!(part, Part::Runnable | Part::XenRunnable);
+        self.total.saturating_sub(self.waited).saturating_sub(self.ticks(waiting))
     }
 }
 
@@ -249,14 +219,8 @@ pub struct Subject {
     pub length: Hist,
     /// The same without waiting for a CPU.
     pub net: Hist,
-    /// What the time went into.
+    /// What the time of Xen's vCPUs went into.
     pub parts: FastMap<(Who, Part), Amount>,
-    /// Work items queued, by function and call: items, instances.
-    pub queued: FastMap<(Sym, Option<Sym>), (u64, u64)>,
-    /// Instances with a feature against those without, waiting for a CPU left out.
-    pub split: Split,
-    /// Lengths of waits for a timer.
-    pub sleeps: Hist,
     /// Length and calls by number of the instance.
     pub series: Series,
     /// First instance.
@@ -286,26 +250,15 @@ impl Subject {
         self.squares += net as f64 * net as f64;
         self.length.add(anatomy.total);
         self.net.add(net);
-        self.split.add(net, &anatomy.features());
-        self.series.add(net, anatomy.calls());
+        self.series.add(net, anatomy.calls);
         self.first.get_or_insert(anatomy.place);
         if self.worst.is_none_or(|(ticks, _)| ticks < anatomy.total) {
             self.worst = Some((anatomy.total, anatomy.place));
         }
         self.keep(anatomy);
         for (key, amount) in &anatomy.parts {
-            if let Part::Timer(_) = key.1 {
-                self.sleeps.add(amount.ticks / amount.count.max(1));
-            }
             if self.parts.len() < MAX_PARTS || self.parts.contains_key(key) {
                 merge(self.parts.entry(*key).or_default(), amount, anatomy.place);
-            }
-        }
-        for (key, items) in &anatomy.queued {
-            if self.queued.len() < MAX_PARTS || self.queued.contains_key(key) {
-                let (all, instances) = self.queued.entry(*key).or_default();
-                *all += items;
-                *instances += 1;
             }
         }
     }

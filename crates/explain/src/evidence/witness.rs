@@ -2,7 +2,7 @@
 
 use super::doubts::GRACE;
 use super::features::Feature;
-use super::path::Path;
+use super::model::served;
 use super::subject::{Anatomy, Part, What, Who};
 use super::thread::{Segment, State, Thread, Waker};
 use super::{xen, Witness};
@@ -209,8 +209,6 @@ impl Witness<'_> {
             start,
             ..Anatomy::default()
         };
-        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
-        path.own(tid, start, now, &mut anatomy);
         let sleep = self.evidence.threads.get(&tid).and_then(|thread| thread.sleep);
         anatomy.sleep = sleep.filter(|sleep| sleep.start >= start);
         let entry = self.moment.op == Op::VmEntry;
@@ -239,13 +237,14 @@ impl Witness<'_> {
         let torn = matches!(request.took, Took::Cut | Took::Unknown);
         let total = now.saturating_sub(start);
         let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
-        let path = Path { threads: &self.evidence.threads, merge: self.merge, now };
         for (state, from, to) in exit.spans {
             let ticks = to.saturating_sub(from);
             match (state, self.evidence.xen.model()) {
                 (RUNNING, _) => anatomy.add(Who::Own, Part::XenRunning, ticks).count += 1,
                 (RUNNABLE, _) => anatomy.add(Who::Own, Part::XenRunnable, ticks).count += 1,
-                (_, Some(model)) => path.model(model, from, to, &mut anatomy),
+                (_, Some(model)) => {
+                    served(&self.evidence.threads, model, (from, to), now, &mut anatomy);
+                }
                 _ => anatomy.add(Who::Own, Part::Paused, ticks).count += 1,
             }
         }
