@@ -336,3 +336,21 @@ fn a_loader_that_speaks_is_there_though_no_firmware_did() {
     assert_eq!(bounds(&found, "bios:overhead+boot-loader"), Some((50, 460)), "{:?}", found.spans);
     assert_eq!(bounds(&found, "grub:load-kernel"), Some((4_260, 5_270)), "{:?}", found.spans);
 }
+
+/// An entry whose commands say nothing: the count is over when GRUB says which one it boots.
+#[test]
+fn grubs_timeout_ends_where_it_boots_an_entry() {
+    let lines = [
+        (460, "GNU GRUB  version 2.06"),
+        (1_160, "   The highlighted entry will be executed automatically in 3s."),
+        (4_230, "  Booting `Alpine'"),
+        (7_000, "[    0.000000] Linux version 6.1.0"),
+        (7_500, "[    0.600000] printk: console [ttyS0] enabled"),
+        (8_000, "[    1.100000] Run /init as init process"),
+    ];
+    let mut events = guest(&lines);
+    events.push(event(50 * MS, 1_000, "vmm-threads", What::RunState { state: "running".into() }));
+    events.sort_by_key(|event| event.at);
+    let found = timeline(&events);
+    assert_eq!(bounds(&found, "grub:timeout"), Some((1_160, 4_230)), "{:?}", found.spans);
+}

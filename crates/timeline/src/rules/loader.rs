@@ -152,7 +152,9 @@ fn with_reads<'a>(
         [first, ..] => vec![(load, first)],
         [] => Vec::new(),
     };
-    if let Some(wait) = wait.filter(|_| !traced) {
+    // GRUB says which entry it boots before it loads anything of that.
+    let goes_on = parts.get(index + 1).is_some_and(|(name, _)| *name == BOOT_ENTRY);
+    if let Some(wait) = wait.filter(|_| !traced && !goes_on) {
         parts[index].0 = wait.both;
     }
     parts.extend(loads);
@@ -180,6 +182,8 @@ fn wait_ends<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     facts.seen.iter().find(cleared).map(Stamp::of)
 }
 
+/// From GRUB's word on which entry it boots.
+const BOOT_ENTRY: &str = "grub:boot-entry";
 /// What GRUB's menu says every second.
 const GRUB_COUNTS: &str = "executed automatically in ";
 /// What systemd-boot's menu says every second.
