@@ -56,7 +56,8 @@ impl LaunchPlan {
             return false;
         }
         let added = dialect.add_kernel_words(&mut self.argv, self.config.as_mut(), &words);
-        if added {
+        // With no words it is asked whether any could be added.
+        if added && !words.is_empty() {
             self.injected.push(format!("kernel: {words}"));
         }
         added
