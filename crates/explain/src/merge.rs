@@ -9,9 +9,10 @@ use crate::stands::Stands;
 use crate::ExplainError;
 use std::path::PathBuf;
 use vmeter_timebase::Clocks;
+use vmeter_trace::event::StrField;
 use vmeter_trace::hash::FastMap;
-use vmeter_trace::ops::Decoder;
-use vmeter_trace::{open, Body, Event, EventReader, Input, TraceInfo, NO_CPU};
+use vmeter_trace::ops::{Decoder, Op};
+use vmeter_trace::{open, Body, EventReader, Input, TraceInfo, NO_CPU};
 
 /// Threads whose names are kept, per file.
 const MAX_NAMES: usize = 1 << 16;
@@ -31,6 +32,8 @@ struct Source {
     comm: String,
     /// The thread that was named last, so that a run of events costs one comparison.
     named: i32,
+    /// Where a switch in binary has the names of its two threads.
+    comms: Option<[StrField; 2]>,
     /// Threads that a recorder started to be recorded.
     launched: Vec<i32>,
     events: u64,
@@ -64,6 +67,7 @@ impl Merge {
                 renamed: 0,
                 comm: String::new(),
                 named: 0,
+                comms: None,
                 launched: Vec::new(),
                 events: 0,
                 next: None,
@@ -187,8 +191,10 @@ impl Source {
                 self.comm.clear();
                 self.comm.push_str(event.comm.unwrap_or_default());
             }
-            let renamed = learn(&mut self.names, &mut self.launched, &event);
-            self.renamed += u64::from(renamed);
+            if let Some(comm) = event.comm {
+                let renamed = learn(&mut self.names, &mut self.launched, (event.tid, comm));
+                self.renamed += u64::from(renamed);
+            }
         }
         let mut moment = Moment {
             ts: clocks.common(file, event.ts),
@@ -199,6 +205,17 @@ impl Source {
             context: event.context(),
             op: self.decoder.decode(&event),
         };
+        if let (Op::Switch { prev, next, .. }, Body::Record(record)) = (moment.op, &event.body) {
+            // The names that a recording has of its threads are those of its end, and of a few.
+            let comms = self.comms.get_or_insert_with(|| {
+                ["prev_comm", "next_comm"].map(|field| event.kind.string(field))
+            });
+            for (tid, comm) in [prev, next].into_iter().zip(comms) {
+                let Some(comm) = comm.get(record).filter(|_| tid > 0) else { continue };
+                let renamed = learn(&mut self.names, &mut self.launched, (tid, comm));
+                self.renamed += u64::from(renamed);
+            }
+        }
         if let Some(stands) = &mut self.stands {
             let name = self.decoder.name(&event.kind.name);
             stands.add(name, event.ts, event.tid);
@@ -213,17 +230,20 @@ impl Source {
 /// Keeps the name that an event gives its thread; the last one holds, as programs rename
 /// their threads once they know what they are for.
 /// True if that is another than before.
-fn learn(names: &mut FastMap<i32, Box<str>>, launched: &mut Vec<i32>, event: &Event<'_>) -> bool {
-    let Some(comm) = event.comm.filter(|comm| comm.len() <= MAX_NAME) else { return false };
-    let known = names.get(&event.tid);
-    let fresh = known.is_none_or(|name| **name != *comm);
+fn learn(
+    names: &mut FastMap<i32, Box<str>>,
+    launched: &mut Vec<i32>,
+    (tid, comm): (i32, &str),
+) -> bool {
+    let known = names.get(&tid);
+    let fresh = known.is_none_or(|name| **name != *comm) && comm.len() <= MAX_NAME;
     let learns = fresh && (known.is_some() || names.len() < MAX_NAMES);
     if learns {
-        let before = names.insert(event.tid, comm.into());
+        let before = names.insert(tid, comm.into());
         // What perf or trace-cmd runs has their own name until it is executed.
         let execs = comm == "perf-exec" || before.is_some_and(|name| *name == *"trace-cmd");
-        if execs && launched.len() < MAX_LAUNCHED && !launched.contains(&event.tid) {
-            launched.push(event.tid);
+        if execs && launched.len() < MAX_LAUNCHED && !launched.contains(&tid) {
+            launched.push(tid);
         }
     }
     learns

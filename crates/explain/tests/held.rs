@@ -243,41 +243,6 @@ fn a_disk_waited_for_outside_calls_is_for_page_faults() {
     assert!(told.findings[0].summary.contains("page faults"), "{:#?}", told.findings);
 }
 
-/// Who ends wakes its parent, which turns tracing off: no event says that it made it.
-fn narrow() -> Trace {
-    let mut trace = Trace::new();
-    trace.switch(1, HOST, "R", "busy-60");
-    for n in 0..80 {
-        trace.switch(2_000, "busy-60", "S", "pacer-20");
-        trace.switch(300, "pacer-20", "S", "busy-61");
-        trace.wake(5, "busy-61", "busy-60");
-        trace.switch(2_000, "busy-61", "S", "busy-60");
-        trace.wake(5, "busy-60", "busy-61");
-        fires(&mut trace, 15_000, "pacer-20");
-        trace.switch(1, "pacer-20", "R", HOST);
-        if n == 79 {
-            continue;
-        }
-        trace.switch(1, HOST, "R", "busy-60");
-    }
-    trace
-}
-
-#[test]
-fn who_was_there_longest_and_whose_end_ended_the_recording_is_asked_about() {
-    let asked = |trace: Trace| -> Vec<String> {
-        let told = trace.explain();
-        let maker = told.followed.iter().filter(|f| f.because.contains("maker"));
-        maker.map(|followed| followed.subject.clone()).collect()
-    };
-    assert_eq!(asked(narrow()), [""; 0]);
-    let mut trace = narrow();
-    trace.switch(1, HOST, "R", "pacer-20");
-    trace.wake(1, "pacer-20", "bash-9");
-    trace.switch(1, "pacer-20", "Z", "bash-9");
-    assert_eq!(asked(trace), ["pacer (20)"]);
-}
-
 /// One sleeps until a timer fires, then makes a call that lets another go on, which waits for that
 /// in a call, over and over.
 fn sleeps_with(call: u32) -> Trace {

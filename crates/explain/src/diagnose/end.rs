@@ -263,6 +263,8 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
                 End::InCall
             }
             _ if at == 0 && path.root.life().is_some() && waits(name) => End::Idle,
+            // Of a sleep of which neither the call nor its end is recorded nothing is known.
+            _ if at == 0 && call.is_none() && !view.evidence.seen_anywhere().wakes => End::Idle,
             // strace does not tell whether a call sleeps.
             _ if view.evidence.only_calls() && !name.is_empty() && !waits(name) => End::InCall,
             _ => End::Asleep,

@@ -15,6 +15,7 @@ mod subjects;
 use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::evidence::witness::records;
 use crate::kind::Why;
 use crate::moment::Sym;
 use crate::rank;
@@ -81,6 +82,10 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
 
 fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
     let path = Path::of(view, root)?;
+    let recorder = |who: GroupId| records(view.evidence.groups.name(who));
+    if path.levels.iter().skip(1).filter_map(|level| level.who).any(recorder) {
+        return None;
+    }
     let ending = ending(view, &path);
     let cause = Cause::of(view, &path, ending);
     let weight = severity::weigh(&cause)?;
@@ -133,10 +138,10 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
         let request = matches!(told.root, Frame::Request(_));
         let Candidate { foreign, aside, saving, .. } = told.candidate;
         (
-            foreign,
             Reverse(request),
             Reverse(told.firm),
             Reverse(told.candidate.severity(view)),
+            foreign,
             aside,
             Reverse(told.hops),
             Reverse(saving),

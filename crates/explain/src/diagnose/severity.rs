@@ -240,7 +240,11 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         _ if view.own().is_none() && closed < CLOSED => Aside::Loose,
         _ => Aside::No,
     };
-    let idle = alone && !convoy && says_little;
+    // A process that was started to compute computes.
+    let job = cause.doer().is_some_and(|who| view.evidence.groups.comes_and_goes(who))
+        && why != Why::Child
+        && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
+    let idle = alone && !convoy && says_little || job;
     Some(Weight { saving, at_most, aside, idle, firm })
 }
 

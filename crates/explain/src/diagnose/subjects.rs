@@ -4,7 +4,7 @@ use crate::detect::levels::{levels, Doing, Level};
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
-use crate::evidence::witness::RECORDERS;
+use crate::evidence::witness::records;
 use std::collections::BTreeMap;
 
 /// A thread's part of the traced time from which it is looked at.
@@ -59,7 +59,7 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
         let Some(group) = node.frame.life() else { continue };
         let named = view.comm().is_some_and(|comm| view.evidence.groups.has_name(group, comm));
         let groups = &view.evidence.groups;
-        let aside = groups.is_kernel(group) || RECORDERS.contains(&groups.name(group));
+        let aside = groups.is_kernel(group) || records(groups.name(group));
         let shows = view.share(node.ticks) >= LEAST_LIFE && !aside;
         match node.frame {
             _ if !shows && !named => {}

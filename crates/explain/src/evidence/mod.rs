@@ -105,6 +105,8 @@ pub struct Evidence {
     flagged: Option<u16>,
     /// Files in which programs sleep outside of system calls: not all calls are recorded.
     chosen: BTreeSet<u16>,
+    /// Files in which calls are recorded.
+    called: BTreeSet<u16>,
     /// Which threads have ended.
     pub ends: ends::Ends,
     started: started::Started,
@@ -180,7 +182,6 @@ impl Gather {
             }
         }
         merge.launched().for_each(|thread| evidence.started.launched(thread));
-        evidence.started.ends(merge);
         evidence.own = evidence.started.groups(&evidence.groups);
         evidence.own.extend(evidence.partners());
         evidence.late = evidence.late();
@@ -297,6 +298,9 @@ impl Visitor for Witness<'_> {
             }
             segment.start = own.ends(segment, room);
             own.begins(thread.state(), call, work);
+        }
+        if call.is_some() && !self.evidence.called.contains(&file) {
+            self.evidence.called.insert(file);
         }
         if let Some(group) = outside.then(|| self.group(tid)).flatten() {
             if !self.evidence.groups.is_kernel(group) {

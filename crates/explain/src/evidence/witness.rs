@@ -17,8 +17,13 @@ use vmeter_trace::Context;
 /// Stretches of a thread's past that are looked through for what ended its wait for a lock.
 const RECENT: usize = 32;
 
-/// Programs that record: nobody waits for them.
-pub(crate) const RECORDERS: [&str; 3] = ["perf", "trace-cmd", "strace"];
+/// Programs that record.
+const RECORDERS: [&str; 4] = ["perf", "trace-cmd", "strace", "vmeter"];
+
+/// True for a program that records: nobody waits for it.
+pub(crate) fn records(name: &str) -> bool {
+    RECORDERS.contains(&name)
+}
 
 /// System calls that send to a socket, or make room for what is sent to it.
 const SENDS: [&str; 12] = [
@@ -131,13 +136,15 @@ impl Witness<'_> {
         let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
         own.is_some_and(|own| self.is_in_user_space(own))
             || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
-            || RECORDERS.contains(&self.merge.thread_name(tid))
+            || records(self.merge.thread_name(tid))
             || self.merge.thread_name(tid).starts_with(SOFT)
     }
 
     /// Where it is in no call, it is in user space: its calls are recorded, and not just some of them.
     fn is_in_user_space(&self, own: &Thread) -> bool {
-        own.calls && own.state() == State::User && !self.evidence.chosen.contains(&self.moment.file)
+        let file = self.moment.file;
+        let recorded = own.calls || self.evidence.called.contains(&file);
+        recorded && own.state() == State::User && !self.evidence.chosen.contains(&file)
     }
 
     /// `sched_wakeup` comes on the CPU of the one that is woken, if another CPU asks for that: then
