@@ -20,6 +20,7 @@ pub mod read;
 pub mod report;
 pub mod result;
 pub mod say;
+mod spool;
 mod stands;
 pub mod versus;
 
@@ -100,8 +101,9 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
         found if found > MAX_FILES => return Err(ExplainError::TooMany { found, most: MAX_FILES }),
         _ => {}
     }
-    let clocks = vmeter_timebase::align(files, options.cpu_hz)?;
-    let mut merged = merge::Merge::open(files, &clocks)?;
+    let spool = spool::Spool::of(files)?;
+    let clocks = vmeter_timebase::align(&spool.files, options.cpu_hz)?;
+    let mut merged = merge::Merge::open(&spool, &clocks)?;
     merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
     while let Some(moment) = merged.next() {
@@ -197,10 +199,6 @@ fn same(one: &Path, other: &Path) -> bool {
 }
 
 /// A file's name as it is shown.
-fn shown(path: &Path) -> String {
-    path.display().to_string()
-}
-
 /// The files, with how the clock of each was brought to that of the first.
 fn described(
     sources: &[read::Read],

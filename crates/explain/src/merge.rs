@@ -5,9 +5,9 @@
 
 use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
+use crate::spool::Spool;
 use crate::stands::Stands;
 use crate::ExplainError;
-use std::path::PathBuf;
 use vmeter_timebase::Clocks;
 use vmeter_trace::event::StrField;
 use vmeter_trace::hash::FastMap;
@@ -54,9 +54,9 @@ impl Merge {
     ///
     /// # Errors
     /// As [`open`].
-    pub fn open(files: &[PathBuf], clocks: &Clocks) -> Result<Merge, ExplainError> {
+    pub fn open(spool: &Spool, clocks: &Clocks) -> Result<Merge, ExplainError> {
         let mut merge = Merge { files: Vec::new(), sources: Vec::new(), clocks: clocks.clone() };
-        for (number, path) in files.iter().enumerate() {
+        for (number, path) in spool.files.iter().enumerate() {
             let mut reader = open(Input::open(path)?)?;
             // Unpacking ahead only saves time; the events are the same without it.
             let _ = reader.read_ahead(1);
@@ -76,7 +76,7 @@ impl Merge {
             let is_log = source.reader.info().format.starts_with("QEMU");
             source.stands = is_log.then(Stands::default);
             source.advance(number as u16, &merge.clocks);
-            merge.files.push(crate::shown(path));
+            merge.files.push(spool.name(path));
             merge.sources.push(source);
         }
         Ok(merge)

@@ -143,7 +143,10 @@ impl Witness<'_> {
     /// Where it is in no call, it is in user space: its calls are recorded, and not just some of them.
     fn is_in_user_space(&self, own: &Thread) -> bool {
         let file = self.moment.file;
-        let recorded = own.calls || self.evidence.called.contains(&file);
+        // Threads of the kernel make none.
+        let group = own.group.map(|(group, _)| group);
+        let user = group.is_some_and(|group| !self.evidence.groups.is_kernel(group));
+        let recorded = own.calls || user && self.evidence.called.contains(&file);
         recorded && own.state() == State::User && !self.evidence.chosen.contains(&file)
     }
 

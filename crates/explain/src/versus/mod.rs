@@ -24,6 +24,10 @@ const LEAST: f64 = 1e-3;
 
 /// What a trace has beyond its twin, in the place of what its threads do with their whole lives.
 pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Finding> {
+    if recorded(&view) == recorded(twin) {
+        // A copy of the same recording.
+        return Vec::new();
+    }
     let pairs = pairs(&view, twin);
     let work = work(&pairs);
     let same = same(&view, &pairs);
@@ -36,6 +40,12 @@ pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Fin
     all.retain(|finding| !told || !finding.life);
     all.extend(beyond);
     all
+}
+
+/// What no two recordings have alike: for how long they were made, and all that went by.
+fn recorded(view: &View<'_>) -> (u64, Vec<u64>) {
+    let nodes = view.tree().nodes().map(|(_, node)| node.ticks);
+    (view.evidence.span(), nodes.collect())
 }
 
 /// Something that both have: how many times as often the trace has it, and the time that goes by
