@@ -28,6 +28,10 @@ struct Value {
 impl Value {
     /// The regular files that it names: as a whole, or as a part of `file=disk.img,format=raw`.
     fn files(&self) -> Vec<(PathBuf, Metadata)> {
+        if self.text == "-" {
+            let stdin = PathBuf::from("/dev/stdin");
+            return regular(&stdin).map(|found| (stdin, found)).into_iter().collect();
+        }
         let part = |byte: &u8| matches!(byte, b',' | b'=') || byte.is_ascii_whitespace();
         let parts = self.text.as_bytes().split(part).map(|p| OsString::from_vec(p.to_vec()));
         let named = std::iter::once(self.text.clone()).chain(parts).map(PathBuf::from);

@@ -431,3 +431,27 @@ fn a_recorded_command_that_is_killed_is_said_and_bad() {
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("the command was killed by signal 9"), "{}", ran.stderr);
 }
+
+/// Standard input gives what a file gives, and is not written over.
+#[test]
+fn standard_input_is_a_trace_like_any() {
+    let lab = Lab::new();
+    let trace = lab.path("t.txt");
+    std::fs::copy(fixture("small.strace.txt"), &trace).expect("a copy");
+    let explained = |name: &str| {
+        let file = std::fs::File::open(&trace).expect("the trace");
+        let json = lab.path("e.json");
+        let arguments = ["explain", name, "--export-json", text(&json)];
+        let ran = lab.command(&arguments).stdin(file).output().expect("vmeter starts");
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let result = std::fs::read_to_string(&json).expect("a result");
+        let result: Value = serde_json::from_str(&result).expect("JSON");
+        (result["files"][0]["events"].clone(), result["findings"].clone())
+    };
+    assert_eq!(explained("-"), explained(text(&trace)));
+    let file = std::fs::File::open(&trace).expect("the trace");
+    let over = ["trace", "stat", "-", "--export-html", text(&trace)];
+    let ran = lab.command(&over).stdin(file).output().expect("vmeter starts");
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(std::fs::read_to_string(&trace).is_ok_and(|text| !text.contains("<html")));
+}
