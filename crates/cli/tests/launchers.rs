@@ -100,6 +100,13 @@ fn what_is_not_vmeters_is_never_ended() {
             "runs on",
         ),
         (
+            "the same, nothing watched",
+            format!("setsid env -i {run} >/dev/null 2>&1 & {pid}"),
+            "--watch none",
+            true,
+            "runs on",
+        ),
+        (
             "a daemon at the ready point",
             format!("{daemon}; sleep 60"),
             "--until userspace",

@@ -35,6 +35,8 @@ pub enum Leader {
 #[derive(Debug, Clone, Copy)]
 pub struct Own {
     owner: Owner,
+    /// When the launch began, clock ticks after boot.
+    since: u64,
     /// Everything that came of the launch is to end with it.
     pub ends_all: bool,
 }
@@ -44,7 +46,7 @@ impl Own {
     pub fn new(ends_all: bool) -> Self {
         // Without it (Linux before 3.4) orphans are not found; nothing else changes.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        Self { owner: Owner::this(), ends_all }
+        Self { owner: Owner::this(), since: ticks_since_boot(), ends_all }
     }
 
     /// For the environment of the VMM, which writes its session over the ten digits at the end.
@@ -75,11 +77,18 @@ impl Own {
             .collect()
     }
 
-    /// Processes that have lost their parents to vmeter and carry the mark of this launch.
+    /// Processes that have lost their parents to vmeter and carry the mark of this launch; or that
+    /// carry none, as one with an empty environment, and have begun a session of their own since.
     pub fn orphans(&self) -> Vec<Pid> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
+        let here = Stat::of(own).map_or(0, |stat| stat.session);
+        let is_fresh = |pid: i32, stat: &Stat| {
+            let elsewhere = stat.session != here && stat.session != 0;
+            elsewhere && stat.started >= self.since && Owner::marked(pid).is_none()
+        };
         let of_ours = |(pid, stat): (&i32, &Stat)| {
-            (stat.parent == own && !stat.is_gone() && self.is_marked(*pid)).then_some(*pid)
+            let orphan = stat.parent == own && !stat.is_gone();
+            (orphan && (self.is_marked(*pid) || is_fresh(*pid, stat))).then_some(*pid)
         };
         table().iter().filter_map(of_ours).filter_map(Pid::from_raw).collect()
     }
@@ -107,6 +116,14 @@ fn is_in(pid: i32, leader: i32, state: Leader, of: &dyn Fn(i32) -> Option<Stat>)
         }
     }
     false
+}
+
+/// As [`Stat::started`] counts.
+fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let hertz = rustix::param::clock_ticks_per_second();
+    let part = now.tv_nsec as u64 * hertz / 1_000_000_000;
+    (now.tv_sec as u64).saturating_mul(hertz).saturating_add(part)
 }
 
 fn table() -> BTreeMap<i32, Stat> {
