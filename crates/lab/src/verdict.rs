@@ -108,11 +108,19 @@ fn more_runs(comparison: &Comparison) -> Option<String> {
     Some(format!("{runs} runs of each find a difference of {seen:.1} % in four of five sessions."))
 }
 
-/// That intervals are wider than of 95 %: of one of several looks.
+/// What the brackets of a comparison are: wider than of 95 % where it is one of several looks.
+pub(crate) fn interval_pct(comparison: &Comparison) -> f64 {
+    if comparison.exact {
+        95.0
+    } else {
+        comparison.sure_pct
+    }
+}
+
+/// Why intervals are wider than of 95 %.
 fn level(comparison: &Comparison) -> Option<String> {
-    let sure = comparison.sure_pct;
-    let usual = (sure - 95.0).abs() < 1e-6 || comparison.exact;
-    (!usual).then(|| {
+    let sure = interval_pct(comparison);
+    ((sure - 95.0).abs() >= 1e-6).then(|| {
         format!("The brackets are {sure} % intervals, as these runs were judged before there were all of them.")
     })
 }

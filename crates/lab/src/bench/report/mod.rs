@@ -2,7 +2,7 @@
 
 mod json;
 
-use crate::verdict::{ratio_words, sentence, verdict_tone, verdict_words};
+use crate::verdict::{interval_pct, ratio_words, sentence, verdict_tone, verdict_words};
 use crate::words::ended_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
@@ -244,7 +244,8 @@ impl Report for BenchReport<'_> {
             document.push(Block::Table(table));
         }
         if let Some(first) = self.result.comparisons.first() {
-            let note = format!("time over {}'s [95 % interval], block by block", first.a);
+            let sure = interval_pct(first);
+            let note = format!("time over {}'s [{sure} % interval], block by block", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }

@@ -6,7 +6,7 @@ mod tables;
 use crate::diff::report as diff;
 use crate::ends::Ends;
 use crate::hosts_report as hosts;
-use crate::verdict::{ratio_words, verdict_tone, verdict_words};
+use crate::verdict::{interval_pct, ratio_words, verdict_tone, verdict_words};
 use crate::words::{ended_text, grouped, host_line, outcome_text, run_list};
 use std::collections::BTreeMap;
 use vmeter_base::shell;
@@ -375,7 +375,8 @@ impl Report for SweepReport<'_> {
             self.panel_blocks(&panel, detail, &mut document);
         }
         if let Some(first) = self.result.comparisons.first() {
-            let note = format!("typical run over {}'s [95 % interval], block by block", first.a);
+            let sure = interval_pct(first);
+            let note = format!("typical run over {}'s [{sure} % interval], block by block", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
