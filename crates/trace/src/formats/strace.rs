@@ -127,7 +127,11 @@ impl Reader {
     /// Takes one line; gives a call that it ends: (kind, thread, stamp, time inside).
     fn line(&mut self) -> Option<(u32, i32, u64, Option<u64>)> {
         let line = self.lines.text();
-        let Some((tid, stamp, what)) = split(line) else {
+        // Beside calls strace says `--- SIGCHLD {…} ---` and `+++ exited with 0 +++`.
+        let says = |what: &str| {
+            call(what).is_some() || ["---", "+++"].iter().any(|begin| what.starts_with(begin))
+        };
+        let Some((tid, stamp, what)) = split(line).filter(|(.., what)| says(what)) else {
             self.losses.unreadable += u64::from(!line.trim().is_empty());
             return None;
         };
@@ -297,6 +301,19 @@ mod tests {
             times.push((event.tid, event.ts));
         }
         assert_eq!(times, [(7, 0), (8, 150_000), (7, 200_000)]);
+    }
+
+    /// A line that strace does not write is counted, and its stamp is no time.
+    #[test]
+    fn what_is_no_call_is_not_understood() {
+        let text = "7 1795182553.000000 getpid() = 7 <0.000001>\n\
+             7 1795182553.000010 --- SIGCHLD {si_signo=SIGCHLD} ---\n\
+             1000 12:00:00.1 lorem ipsum\n\
+             7 1795182553.000020 +++ exited with 0 +++\n";
+        let input = Input::from_bytes("test", text.as_bytes().to_vec()).expect("bytes");
+        let mut reader = open(input).expect("strace");
+        while reader.next_event().is_some() {}
+        assert_eq!((reader.losses().unreadable, reader.losses().missing.len()), (1, 0));
     }
 
     #[test]
