@@ -23,6 +23,8 @@ const TCP: [(&str, f64, f64, &str); 2] = [
 /// Calls that start a process.
 const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
+/// A process that is there for longer does more than to start and to end, s.
+const BRIEF_CHILD: f64 = 0.1;
 /// Calls in a row from which one would do for all.
 const MANY: f64 = 32.0;
 /// Where nobody recorded what has a CPU: so many calls for so few bytes.
@@ -90,9 +92,13 @@ impl<'a> Cause<'a> {
         (ticks * 5 >= whole && count >= 10).then_some((call, ticks))
     }
 
-    /// True if the one at the end is a process that was started for it.
+    /// True if the one at the end is a process that was started for it, and is not there for long.
     pub fn child(&self) -> bool {
-        self.path.hop(self.path.doer).is_some_and(|hop| hop.edge == Edge::Child)
+        let brief = |hop: Hop| {
+            let each = self.view.seconds(hop.ticks / hop.count.max(1));
+            each.is_none_or(|each| each <= BRIEF_CHILD)
+        };
+        self.path.hop(self.path.doer).is_some_and(|hop| hop.edge == Edge::Child && brief(hop))
     }
 
     /// It takes longer each time: ticks by its number.

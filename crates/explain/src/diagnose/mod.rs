@@ -52,6 +52,12 @@ impl Told {
         self.end.0.is_none() && self.end.1 == End::Asleep
     }
 
+    /// It says of one that nobody asked about and nobody waits for that it computes.
+    fn only_computes(&self) -> bool {
+        let Candidate { idle, aside, .. } = self.candidate;
+        idle && aside == Aside::Rare && self.hops == 0 && self.end.1 == End::User
+    }
+
     /// True if both name the same cause.
     fn is_like(&self, other: &Told) -> bool {
         let request = |told: &Told| matches!(told.root, Frame::Request(_));
@@ -72,7 +78,10 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     for pattern in patterns(view) {
         overlay(view, &mut told, pattern);
     }
-    let told = once(view, told);
+    let mut told = once(view, told);
+    if told.iter().any(|told| !told.candidate.idle) {
+        told.retain(|told| !told.only_computes());
+    }
     let mut findings: Vec<Finding> =
         told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
     rank::sort(&mut findings);

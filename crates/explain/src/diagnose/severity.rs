@@ -21,6 +21,8 @@ const ALONE: (f64, f64) = (0.5, 0.1);
 const CLOSED: f64 = 0.4;
 /// What it takes at most to go to sleep in a call and to wake up, s.
 const SWITCH: f64 = 20e-6;
+/// Share of the traced time that a thread computes, from which that is told if nothing else is.
+const MOST: f64 = 0.5;
 /// Fewer waits than this are no pattern.
 const LEAST: u64 = 10;
 
@@ -185,7 +187,17 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
     if alone && !convoy && says_little && (!asked || view.times_requests() && !named) {
         // It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
-        return None;
+        // What computes for most of the time is told after all else.
+        let most = cause.ending.end == End::User && view.share(saving) >= MOST;
+        let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
+        let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
+        return (most && stays).then_some(Weight {
+            saving,
+            at_most,
+            aside,
+            idle: true,
+            firm: false,
+        });
     }
     if alone
         && vcpu

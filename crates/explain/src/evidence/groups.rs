@@ -232,39 +232,8 @@ impl Groups {
 
     /// True for the kernel's own threads, as far as their names tell.
     pub fn is_kernel(&self, group: GroupId) -> bool {
-        const OWN: [&str; 25] = [
-            "kworker",
-            "ksoftirqd/",
-            "rcu_",
-            "rcuc/",
-            "rcuog/",
-            "rcuop/",
-            "rcub/",
-            "migration/",
-            "jbd2/",
-            "kswapd",
-            "kcompactd",
-            "khugepaged",
-            "swapper/",
-            "<idle>",
-            "irq/",
-            "cpuhp/",
-            "kthreadd",
-            "ksmd",
-            "kauditd",
-            "watchdog/",
-            "xfsaild/",
-            "oom_reaper",
-            "kdamond",
-            "xenwatch",
-            "xenbus",
-        ];
         let name = self.name(group);
-        let name = name.strip_prefix(CHILD).unwrap_or(name);
-        // vhost-PID is the kernel's; a back end of vhost-user is a program.
-        let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == '*');
-        let vhost = name.strip_prefix("vhost-").is_some_and(digit);
-        vhost || OWN.iter().any(|own| name.starts_with(own))
+        is_kernel_name(name.strip_prefix(CHILD).unwrap_or(name))
     }
 }
 
@@ -278,6 +247,41 @@ pub fn is_vcpu_name(name: &str) -> bool {
     let emulator = |text: &str| text.ends_with("/TCG") || text.ends_with("/KVM");
     name.strip_prefix("CPU ").is_some_and(|rest| digit(rest) && emulator(rest))
         || name.to_ascii_lowercase().split_once("vcpu").is_some_and(|(_, rest)| digit(rest))
+}
+
+/// True for the name of one of the kernel's own threads.
+pub fn is_kernel_name(name: &str) -> bool {
+    const OWN: [&str; 25] = [
+        "kworker",
+        "ksoftirqd/",
+        "rcu_",
+        "rcuc/",
+        "rcuog/",
+        "rcuop/",
+        "rcub/",
+        "migration/",
+        "jbd2/",
+        "kswapd",
+        "kcompactd",
+        "khugepaged",
+        "swapper/",
+        "<idle>",
+        "irq/",
+        "cpuhp/",
+        "kthreadd",
+        "ksmd",
+        "kauditd",
+        "watchdog/",
+        "xfsaild/",
+        "oom_reaper",
+        "kdamond",
+        "xenwatch",
+        "xenbus",
+    ];
+    // vhost-PID is the kernel's; a back end of vhost-user is a program.
+    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == '*');
+    let vhost = name.strip_prefix("vhost-").is_some_and(digit);
+    vhost || OWN.iter().any(|own| name.starts_with(own))
 }
 
 /// A name without its numbers; all of the kernel's workers are one.

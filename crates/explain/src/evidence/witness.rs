@@ -2,6 +2,7 @@
 
 use super::doubts::GRACE;
 use super::features::Feature;
+use super::groups::is_kernel_name;
 use super::model::served;
 use super::subject::{Anatomy, Part, What, Who};
 use super::thread::{Segment, State, Thread, Waker};
@@ -144,8 +145,8 @@ impl Witness<'_> {
     fn is_in_user_space(&self, own: &Thread) -> bool {
         let file = self.moment.file;
         // Threads of the kernel make none.
-        let group = own.group.map(|(group, _)| group);
-        let user = group.is_some_and(|group| !self.evidence.groups.is_kernel(group));
+        let name = self.merge.thread_name(Tid { file, tid: self.moment.tid });
+        let user = !name.is_empty() && !is_kernel_name(name);
         let recorded = own.calls || user && self.evidence.called.contains(&file);
         recorded && own.state() == State::User && !self.evidence.chosen.contains(&file)
     }

@@ -376,7 +376,8 @@ impl Report for SweepReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note = format!("typical run over {}'s [{sure} % interval], block by block", first.a);
+            let note =
+                format!("typical run over {}'s [{sure} % interval], block by block", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
