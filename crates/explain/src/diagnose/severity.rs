@@ -162,7 +162,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && match cause.ending.end {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
             End::Timer if vcpu && call.contains("nanosleep") => false,
-            End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
+            End::Timer | End::Asleep | End::Interrupt | End::Network | End::Deep => waits_by_design,
             End::Cpu(_) => !vcpu && !matches!(path.doing().no_cpu, NoCpu::Preempted(_)),
             _ => false,
         };
