@@ -73,7 +73,6 @@ fn a_vcpu_asleep_within_kvm_run_waits_for_whoever_wakes_it() {
     let about = |f: &&Finding| f.subject.contains("CPU 0/KVM") && f.summary.contains("filler");
     let found = told.findings.iter().find(about).unwrap_or_else(|| panic!("{:#?}", told.findings));
     assert!(found.summary.contains("nanosleep"), "{found:#?}");
-    assert!(found.severity >= Severity::Medium, "{found:#?}");
 }
 
 /// A command that sleeps, beside a stranger that writes to a disk over and over.

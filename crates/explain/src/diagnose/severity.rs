@@ -302,7 +302,8 @@ fn slow_call(cause: &Cause<'_>) -> bool {
         || view.peers(key).is_none_or(|peers| peers.slow)
 }
 
-/// Severity at most without a contrast: how sure it is that a cause of that kind is a loss.
+/// Severity at most without a contrast: only what is a loss by itself is more than low. Whether a disk,
+/// a process, or a timer should be waited for, one trace does not tell; its twin does (`--vs`).
 fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
     let hops = cause.path.doer > 0;
     match cause.why() {
@@ -315,18 +316,10 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
         Why::NoCpu if matches!(cause.ending.end, End::Cpu(_)) => {
             Some(if hops { Severity::High } else { Severity::Medium })
         }
-        Why::Timer
-            if hops
-                || cause.ending.call.is_some_and(|call| cause.view.name(call).contains(" (")) =>
-        {
-            Some(Severity::Medium)
-        }
-        Why::Walks | Why::Grace | Why::Work | Why::EveryCpu | Why::Child | Why::Faults => {
-            Some(Severity::Medium)
-        }
-        Why::Device | Why::SlowSync
-            if cause.ending.call.is_some_and(|c| syncs(cause.view.name(c))) =>
-        {
+        // It takes longer each time: against itself.
+        Why::Walks => Some(Severity::Medium),
+        // Somebody does not answer.
+        Why::Timer if cause.ending.call.is_some_and(|c| cause.view.name(c).contains(" (")) => {
             Some(Severity::Medium)
         }
         _ => Some(Severity::Low),
