@@ -5,7 +5,7 @@ mod common;
 use common::{Trace, VCPU};
 use std::path::PathBuf;
 use vmeter_explain::report::ExplainReport;
-use vmeter_explain::result::{ExplainResult, Finding, Severity};
+use vmeter_explain::result::{ExplainResult, Finding};
 use vmeter_explain::{explain, ExplainError, Options};
 use vmeter_render::document::{Block, Detail};
 use vmeter_render::Report;
