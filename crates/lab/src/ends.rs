@@ -143,7 +143,7 @@ mod tests {
         let unknown = done(Cause::Exit);
         for (a, b) in [(&off, &unknown), (&unknown, &off), (&unknown, &unknown)] {
             let why = differ(a, b).expect("a guest of which nothing is known");
-            assert!(why.contains("is not known") && why.contains("--no-inject"), "{why}");
+            assert!(why.contains("is not known") && why.contains("--until"), "{why}");
         }
         let old = ends(&[(Outcome::Done, None)]);
         assert_eq!(differ(&off, &old), None, "of an older vmeter");

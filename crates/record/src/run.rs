@@ -9,7 +9,7 @@ use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources::{self, console, firmware};
 use crate::stamped;
-use crate::wrapped::{self, Found, Lives};
+use crate::wrapped::{self, Follows, Found, Lives};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -116,6 +116,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let heard = matches!(request.until, Until::GuestBooted).then(|| request.context.ready.clone());
     let stderr = heard.flatten().map(|watch| (stamped::LineCutter::default(), watch));
     let plan = std::mem::take(&mut request.plan);
+    let file = wrapped::file_console(&plan, &mut warnings);
     let words: &[&str] = if told.is_some() { &[SYSTEMD_SAYS] } else { &[] };
     let wrapped = wrapped.then(|| Wrapped {
         context: &request.context,
@@ -129,6 +130,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         stderr,
         wrapped,
         found: None,
+        file,
     };
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
     let found = hooks.found.take();
@@ -310,6 +312,8 @@ struct Attached<'a, 'b> {
     stderr: Option<(stamped::LineCutter, Arc<ConsoleWatch>)>,
     wrapped: Option<Wrapped<'a>>,
     found: Option<Found>,
+    /// The console of a VMM that is executed at once, if that is a file.
+    file: Option<Follows>,
 }
 
 impl Attached<'_, '_> {
@@ -359,6 +363,7 @@ impl Hooks for Attached<'_, '_> {
 
     fn on_ended(&mut self) {
         // What is left of a console in a file comes first.
+        self.file = None;
         if let Some(found) = &mut self.found {
             found.read_file();
         }

@@ -111,12 +111,7 @@ impl Found {
                 match (path.filter(is_file), output.and_then(|fd| fd.try_clone().ok())) {
                     _ if on_stderr => {}
                     (Some(path), Some(output)) => {
-                        warnings.push(format!(
-                            "the console goes to {}: its lines are read there, each up to {} ms \
-                             late",
-                            path.display(),
-                            FILE_EVERY.as_millis()
-                        ));
+                        warnings.push(read_there(&path));
                         let appends = file.is_some_and(|(_, appends)| appends);
                         follows = Some(Follows::start(path, appends, output));
                     }
@@ -245,8 +240,30 @@ fn reaches(pid: i32, folder: &Path) -> bool {
     user(&pid.to_string()) == user("self") && same(pid, &folder)
 }
 
+/// The console in a file of a VMM that vmeter executes itself; none if it goes elsewhere.
+pub(crate) fn file_console(plan: &LaunchPlan, warnings: &mut Vec<String>) -> Option<Follows> {
+    let Console::Elsewhere(_) = plan.dialect?.read(&plan.argv).console else { return None };
+    let (file, appends) = argv::console_file(&plan.argv)?;
+    let special = ["/dev/", "/proc/"].iter().any(|folder| file.starts_with(folder));
+    let path = std::path::absolute(file).ok().filter(|_| !special)?;
+    let output = plan.stdout.as_ref()?.try_clone().ok()?;
+    path.metadata().map_or(true, |found| found.is_file()).then(|| {
+        warnings.push(read_there(&path));
+        Follows::start(path, appends, output)
+    })
+}
+
+/// That a console's lines are read in a file.
+fn read_there(path: &Path) -> String {
+    format!(
+        "the console goes to {}: its lines are read there, each up to {} ms late",
+        path.display(),
+        FILE_EVERY.as_millis()
+    )
+}
+
 /// A thread that copies what grows in a file to where a console's lines are stamped.
-struct Follows {
+pub(crate) struct Follows {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }

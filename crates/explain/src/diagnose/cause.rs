@@ -201,6 +201,7 @@ impl<'a> Cause<'a> {
             {
                 Why::Lock
             }
+            End::Syscall | End::InCall if self.growth().is_some() => Why::Grows,
             _ if self.growth().is_some() => Why::Walks,
             End::Work(work) if is_grace(self.name(work)) => Why::Grace,
             End::Work(_) | End::Kernel(_) => Why::Work,
@@ -556,7 +557,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
         (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
         (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),
-        (Why::Walks, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),
+        (Why::Walks | Why::Grows, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),
         _ => ("look into that thread: its time is its own code's".into(), "perf record -g -p PID sleep 5"),
     };
     (fix, check.to_string())

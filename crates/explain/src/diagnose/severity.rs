@@ -317,7 +317,7 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
             Some(if hops { Severity::High } else { Severity::Medium })
         }
         // It takes longer each time: against itself.
-        Why::Walks => Some(Severity::Medium),
+        Why::Walks | Why::Grows => Some(Severity::Medium),
         // Somebody does not answer.
         Why::Timer if cause.ending.call.is_some_and(|c| cause.view.name(c).contains(" (")) => {
             Some(Severity::Medium)

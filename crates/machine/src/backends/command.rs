@@ -207,6 +207,11 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
     machine.choose("added arguments", value, why);
 }
 
+/// True for a file that is the same one for whoever names it.
+fn is_own(file: &str) -> bool {
+    !file.starts_with("/dev/") && !file.starts_with("/proc/")
+}
+
 /// What the command line says of its machine, and digests of what is booted.
 fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<'_>) {
     let (accel, why) = told.accel;
@@ -214,9 +219,12 @@ fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<
     machine.choose("accel", accel, why);
     match told.console {
         Console::Stdout(why) => machine.choose("console", "standard output", why),
-        Console::Elsewhere(mend) => {
-            machine.choose("console", "elsewhere", format!("its lines are not seen; {mend}"));
-        }
+        Console::Elsewhere(mend) => match argv::console_file(argv).filter(|(f, _)| is_own(f)) {
+            Some((file, _)) => machine.choose("console", file, "its lines are read there"),
+            None => {
+                machine.choose("console", "elsewhere", format!("its lines are not seen; {mend}"));
+            }
+        },
         Console::Unsaid(arguments) if machine.may_inject => {
             let why = "the command line does not say where it goes";
             let added = arguments.join(" ");

@@ -132,6 +132,8 @@ impl Dialect for Qemu {
     fn read(&self, argv: &[OsString]) -> Told {
         let console = if argv::console_on_stdout(argv) {
             Console::Stdout("as the command line says")
+        } else if argv::values(argv, "device").iter().any(|d| d.starts_with("virtconsole")) {
+            Console::Elsewhere("have the virtconsole's chardev be stdio to see them")
         } else if argv::says_console(argv) {
             Console::Elsewhere("add -serial stdio to see them")
         } else if argv::stdio_is_taken(argv) {

@@ -82,9 +82,13 @@ impl Own {
     pub fn orphans(&self) -> Vec<Pid> {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
         let here = Stat::of(own).map_or(0, |stat| stat.session);
+        let image = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        // What another launch is about to execute has neither a mark nor an image of its own yet.
+        let is_another = |pid: i32| image(pid).is_some_and(|of| image(own) != Some(of));
         let is_fresh = |pid: i32, stat: &Stat| {
             let elsewhere = stat.session != here && stat.session != 0;
-            elsewhere && stat.started >= self.since && Owner::marked(pid).is_none()
+            let unmarked = elsewhere && stat.started >= self.since && is_another(pid);
+            unmarked && Owner::marked(pid).is_none()
         };
         let of_ours = |(pid, stat): (&i32, &Stat)| {
             let orphan = stat.parent == own && !stat.is_gone();

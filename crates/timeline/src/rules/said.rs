@@ -107,7 +107,7 @@ fn is_direct(facts: &Facts<'_>) -> bool {
 }
 
 /// Lines of the console that are neither the kernel's, a firmware's, a boot loader's nor QEMU's.
-fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f {
+pub(super) fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f {
     let logged: HashSet<&str> =
         facts.lines.iter().filter(|l| !l.console).map(|l| l.text.trim()).collect();
     let last_of_loader = facts.hits.iter().filter(|h| h.on == On::Loader).map(|h| h.at).max();

@@ -1,5 +1,6 @@
 //! The steps that init itself announces, and its own start.
 
+use super::said::programs;
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
@@ -157,7 +158,9 @@ fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<
     if let Some(deed) = first_deed.filter(|_| exec.is_some() || facts.lost.is_none()) {
         let (from, deed) = (exec.unwrap_or(begin), Stamp::of(deed));
         // It may say what it is at before it does anything that is seen.
-        let (at, error) = (deed.at.min(told), if told < deed.at { 0 } else { deed.error });
+        let says = programs(facts).find(|line| (from.at..deed.at).contains(&line.at));
+        let ends = [Some((told, 0)), Some((deed.at, deed.error)), says.map(|l| (l.at, l.error))];
+        let (at, error) = ends.into_iter().flatten().min().unwrap_or((deed.at, deed.error));
         stretch("/init:start", from, Stamp { at, error, ..deed });
     }
 }
