@@ -162,7 +162,10 @@ impl Quantity {
     /// In words, in the unit that fits: `3.912 ± 0.041 s`, `412 ms`, `1,234`.
     pub fn inline(&self) -> String {
         let exact_count = self.unit == Unit::Count && !self.half_width.is_some_and(|h| h > 0.0);
-        let scale = if exact_count { COUNTS[3] } else { self.unit.scale_for(self.value) };
+        // What is smaller than its own interval has the interval's unit.
+        let wider = self.half_width.filter(|half| *half > self.value.abs());
+        let largest = wider.unwrap_or(self.value);
+        let scale = if exact_count { COUNTS[3] } else { self.unit.scale_for(largest) };
         let digits = self.digits(scale);
         let mut text = match self.unit {
             _ if exact_count => grouped(&digits.value),
@@ -390,6 +393,8 @@ mod tests {
         // A difference may be below 0.
         let saves = Quantity::of(&estimate(0.008, [-0.3, 0.316]), Unit::Seconds);
         assert!(saves.inline().contains('±'));
+        let less = Quantity::of(&estimate(-0.0007, [-0.0067, 0.0053]), Unit::Seconds);
+        assert_eq!(less.inline(), "-1 ± 6 ms");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl<'a> BenchReport<'a> {
                     let why = machine.failures.iter().find_map(why).unwrap_or_default();
                     return format!("No run of {} reached its end: {why}.", machine.label);
                 }
-                let estimate = Quantity::of(&machine.estimate, Unit::Seconds).inline();
+                let estimate = Quantity::duration(&machine.estimate).inline();
                 let runs = plural(machine.estimate.n as u64, "run");
                 if machine.end == Some(Cause::Exit) {
                     return format!(
