@@ -242,8 +242,9 @@ impl<'a> Cause<'a> {
     /// No thread of the kernel runs the work at the end: a soft interrupt did.
     fn is_interrupted(&self) -> bool {
         let who = self.path.group_at(self.view, self.path.doer);
-        let work = matches!(self.ending.end, End::Work(_)) && self.path.workers().is_none();
-        work && who.is_some_and(|who| !self.view.evidence.groups.is_kernel(who))
+        let End::Work(work) = self.ending.end else { return false };
+        let soft = self.path.workers().is_none() && !self.view.evidence.works.contains_key(&work);
+        soft && who.is_some_and(|who| !self.view.evidence.groups.is_kernel(who))
     }
 
     /// The calls at the end, if they are small and many.
@@ -321,6 +322,9 @@ impl<'a> Cause<'a> {
                     }
                     None if self.is_interrupted() => {
                         format!("loses its CPU to softirq {}", self.name(work))
+                    }
+                    None if call.is_some() => {
+                        format!("waits{inside} until each CPU has run {}", self.name(work))
                     }
                     None => format!("runs {}{grace}", self.name(work)),
                 }

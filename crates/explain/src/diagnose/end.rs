@@ -2,9 +2,10 @@
 
 use super::path::Path;
 use crate::detect::levels::{Level, NoCpu, Sum};
-use crate::detect::{syncs, waits, View};
+use crate::detect::{is_grace, syncs, waits, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
+use crate::evidence::work::Work;
 use crate::moment::Sym;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
+/// What it takes at most to queue a work item and to wake its worker, s.
+const ITEM: f64 = 500e-6;
 /// A call that did not wait takes no longer, s.
 const BRIEF: f64 = 100e-6;
 
@@ -99,7 +102,7 @@ pub fn ending(view: &View<'_>, path: &Path) -> Ending {
         return Ending { end: End::Held, call, ticks: last.all.ticks, count };
     }
     let mut own = of_level(view, path, path.levels.len() - 1);
-    let Some(workers) = path.workers() else { return own };
+    let Some(workers) = path.workers() else { return on_each_cpu(view, path, own) };
     // Below the doer there are threads of the kernel: what they do is done in the doer's call.
     let hop = path.hop(path.doer + 1);
     let call = hop.and_then(|hop| hop.call);
@@ -125,6 +128,30 @@ pub fn ending(view: &View<'_>, path: &Path) -> Ending {
     }
     own.call = call.or(own.call);
     own
+}
+
+/// A call that has each CPU run a work item returns when the last has run it: what the call itself
+/// does meanwhile is to queue them and to wake their workers.
+fn on_each_cpu(view: &View<'_>, path: &Path, own: Ending) -> Ending {
+    let who = path.group_at(view, path.doer);
+    let (End::Syscall, Some(call), Some(who)) = (own.end, own.call, who) else { return own };
+    let brief = |items: u64| view.seconds(own.ticks / items.max(1)).is_some_and(|s| s <= ITEM);
+    let each = |function: Sym| {
+        let work = view.evidence.works.get(&function);
+        work.is_some_and(Work::of_each_cpu) && !is_grace(view.name(function))
+    };
+    // In one of two requests at least, or in each of its calls.
+    let least = match path.root {
+        Frame::Request(key) => view.evidence.subjects.get(&key).map_or(0, |s| s.timed / 2),
+        _ => own.count,
+    };
+    let provoked = view.evidence.ledger.provoked.iter();
+    let provoked = provoked.filter(|((by, inside, function), made)| {
+        let items = made.count;
+        *by == who && *inside == Some(call) && items >= least && brief(items) && each(*function)
+    });
+    let most = provoked.max_by_key(|((.., function), made)| (made.count, *function));
+    most.map_or(own, |((.., function), _)| Ending { end: End::Work(*function), ..own })
 }
 
 /// The work function that threads of the kernel on the path run most.

@@ -91,12 +91,12 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
 
 fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
     let path = Path::of(view, root)?;
-    let recorder = |who: GroupId| records(view.evidence.groups.name(who));
-    if path.levels.iter().skip(1).filter_map(|level| level.who).any(recorder) {
-        return None;
-    }
     let ending = ending(view, &path);
     let cause = Cause::of(view, &path, ending);
+    let recorder = |who: GroupId| records(view.evidence.groups.name(who));
+    if root.life().is_some() && cause.doer().is_some_and(recorder) {
+        return None;
+    }
     let weight = severity::weigh(&cause)?;
     let mut words = cause.words();
     let key = match root {
