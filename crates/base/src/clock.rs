@@ -33,7 +33,8 @@ fn read_once() -> ClockReading {
     }
 }
 
-fn tsc() -> u64 {
+/// The TSC now; 0 where there is none.
+pub fn tsc() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: RDTSC reads a register; it is available in user mode on every
     // x86-64 Linux that has not set CR4.TSD, which Linux does only on request.

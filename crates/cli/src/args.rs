@@ -1,8 +1,8 @@
 //! The command line, as docs/INTERFACE.md fixes it. Parsing touches nothing outside.
 
 use crate::commands::{
-    appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, memory, merge,
-    migrate, range, report, runs, show, sweep, trace,
+    appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, look, memory,
+    merge, migrate, range, report, runs, show, sweep, trace,
 };
 use crate::output::Output;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -57,6 +57,8 @@ pub enum Command {
     /// Saved runs: list them, remove them, export them to other tools.
     #[command(subcommand)]
     Runs(runs::Runs),
+    /// How a VM that runs already has booted, told from its RAM, and what its log says now.
+    Look(look::Look),
     /// Show a saved run again.
     Show(show::Show),
     /// Write a saved run as a report (HTML by its name, or another format).

@@ -128,6 +128,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Diff(arguments) => commands::diff::run(&arguments, output),
         Command::Merge(arguments) => commands::merge::run(arguments, output),
         Command::Runs(arguments) => commands::runs::run(arguments, output),
+        Command::Look(arguments) => commands::look::run(arguments, output),
         Command::Show(arguments) => commands::show::run(&arguments, output),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Memory(arguments) => commands::memory::run(arguments, output),

@@ -133,7 +133,7 @@ pub fn check_target(target: &Target) -> anyhow::Result<()> {
 }
 
 /// True when an export takes standard output, so that nothing else may.
-fn stdout_is_taken(output: &Output) -> bool {
+pub fn stdout_is_taken(output: &Output) -> bool {
     output.exports.0.iter().any(|(_, target)| *target == Target::Stdout)
 }
 

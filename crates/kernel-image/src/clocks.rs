@@ -26,6 +26,8 @@ const TIMEKEEPER: u64 = 8;
 const KVM_CLOCK: &str = "kvm-clock";
 /// Longest name of a clocksource, bytes.
 const MAX_NAME: usize = 32;
+/// How often clocks are read again that were written meanwhile.
+const TRIES: usize = 64;
 /// Largest shift of a scale.
 const MAX_SHIFT: u32 = 63;
 
@@ -128,10 +130,7 @@ impl Clocks {
     /// RAM does not hold them.
     pub fn take(guest: &Guest<'_>, read_ns: i64) -> Result<Self> {
         let info = guest.info();
-        let known = TIMEKEEPERS.into_iter().find(|name| info.symbols.contains_key(*name));
-        let core = guest.symbol(known.unwrap_or(TIMEKEEPERS[0]))?;
-        let keeper = info.fields.get("tk_data.timekeeper").map_or(TIMEKEEPER, |f| f.offset());
-        let keeper = core.wrapping_add(keeper);
+        let (_, keeper) = timekeeper(guest)?;
         let number = |name: &str| guest.field(keeper, &format!("timekeeper.tkr_mono.{name}"));
         let source = number("clock")?;
         let name = guest.field(source, "clocksource.name")?;
@@ -167,7 +166,31 @@ impl Clocks {
 
     /// The TSC at the last tick, where [`Clocks::counts_tsc`].
     pub fn tsc_last(&self) -> u64 {
-        self.pvclock.map_or(self.cycle_last, |pvclock| pvclock.tsc_at(self.cycle_last))
+        self.tsc_of(self.cycle_last)
+    }
+
+    /// The TSC when the clocksource had counted so many cycles, where [`Clocks::counts_tsc`].
+    pub fn tsc_of(&self, cycles: u64) -> u64 {
+        self.pvclock.map_or(cycles, |pvclock| pvclock.tsc_at(cycles))
+    }
+
+    /// As [`Clocks::take`], of a guest that may run: between two updates of its timekeeper. A
+    /// guest that was stopped within one has what it had.
+    ///
+    /// # Errors
+    /// As [`Clocks::take`].
+    pub fn take_whole(guest: &Guest<'_>, read_ns: i64) -> Result<Self> {
+        let ticks = Ticks::of(guest)?;
+        for _ in 0..TRIES {
+            guest.forget();
+            let before = ticks.sequence(guest)?;
+            let clocks = Self::take(guest, read_ns);
+            if before & 1 == 0 && ticks.sequence(guest)? == before {
+                return clocks;
+            }
+        }
+        guest.forget();
+        Self::take(guest, read_ns)
     }
 
     /// ns of `sched_clock` of a cycle of the TSC.
@@ -183,6 +206,13 @@ impl Clocks {
         }
     }
 
+    /// What a record would have been stamped with at a TSC, ns, where [`Clocks::counts_tsc`].
+    pub fn log_at(&self, tsc: u64) -> u64 {
+        let since = tsc.wrapping_sub(self.tsc_last()) as i64 as f64 * self.rate();
+        // Only a kernel that came to trust its TSC has this offset.
+        self.log_ns(self.sched_clock_offset != 0).saturating_add_signed(since.round() as i64)
+    }
+
     /// What a record would have been stamped with at the last tick, ns; `stable` if the
     /// kernel trusted its TSC.
     pub fn log_ns(&self, stable: bool) -> u64 {
@@ -191,6 +221,54 @@ impl Clocks {
         } else {
             self.monotonic_ns.wrapping_add_signed(self.gtod_offset)
         }
+    }
+}
+
+/// Where the timekeeper's sequence count is, and the timekeeper.
+fn timekeeper(guest: &Guest<'_>) -> Result<(u64, u64)> {
+    let info = guest.info();
+    let known = TIMEKEEPERS.into_iter().find(|name| info.symbols.contains_key(*name));
+    let core = guest.symbol(known.unwrap_or(TIMEKEEPERS[0]))?;
+    let keeper = info.fields.get("tk_data.timekeeper").map_or(TIMEKEEPER, |f| f.offset());
+    Ok((core, core.wrapping_add(keeper)))
+}
+
+/// The last tick of a guest that runs, to be read again and again.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticks {
+    sequence: u64,
+    cycle_last: u64,
+}
+
+impl Ticks {
+    /// Where a guest has it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the kernel has no such symbols or types.
+    pub fn of(guest: &Guest<'_>) -> Result<Self> {
+        let (core, keeper) = timekeeper(guest)?;
+        // The count is the first field of what is around the timekeeper: 4 bytes.
+        let cycles = guest.info().field("timekeeper.tkr_mono.cycle_last")?.offset();
+        Ok(Ticks { sequence: core, cycle_last: keeper.wrapping_add(cycles) })
+    }
+
+    /// The clocksource's cycles at the last tick; none while the kernel writes it.
+    ///
+    /// # Errors
+    /// [`Error::Ram`] when RAM does not hold it.
+    pub fn read(&self, guest: &Guest<'_>) -> Result<Option<u64>> {
+        let before = self.sequence(guest)?;
+        let mut cycles = [0; 8];
+        guest.read(self.cycle_last, &mut cycles)?;
+        let whole = before & 1 == 0 && self.sequence(guest)? == before;
+        Ok(whole.then(|| u64::from_le_bytes(cycles)))
+    }
+
+    /// The count of the updates' begins and ends: odd within one.
+    fn sequence(&self, guest: &Guest<'_>) -> Result<u32> {
+        let mut sequence = [0; 4];
+        guest.read(self.sequence, &mut sequence)?;
+        Ok(u32::from_le_bytes(sequence))
     }
 }
 
@@ -233,6 +311,16 @@ mod tests {
             let clocks = fake::with(&ram, &info, |guest| Clocks::take(guest, 9)).unwrap();
             assert_eq!((clocks.clocksource.as_str(), clocks.tsc_last()), ("tsc", 1000 + after));
             assert_eq!(clocks.monotonic_ns, 104);
+            // The count of updates is where the structure begins: odd within one.
+            let core = symbol(place(name)) as usize;
+            let read = |ram: &[u8]| {
+                fake::with(ram, &info, |guest| Ticks::of(guest).and_then(|t| t.read(guest)))
+            };
+            assert_eq!(read(&ram).unwrap(), Some(1000 + after));
+            ram[core] = 7;
+            assert_eq!(read(&ram).unwrap(), None);
+            let whole = fake::with(&ram, &info, |guest| Clocks::take_whole(guest, 9)).unwrap();
+            assert_eq!(whole.cycle_last, 1000 + after, "stopped within an update");
         }
     }
 

@@ -53,6 +53,11 @@ impl<'a> Guest<'a> {
         Ok(Guest { ram, info, place, top_table, pages: RefCell::default() })
     }
 
+    /// Forgets the pages that were read: of a guest that runs, they may hold something else by now.
+    pub fn forget(&self) {
+        self.pages.borrow_mut().clear();
+    }
+
     /// The kernel that runs in it.
     pub fn info(&self) -> &'a KernelInfo {
         self.info

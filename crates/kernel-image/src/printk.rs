@@ -66,9 +66,16 @@ struct Header {
     text_bits: u32,
     /// Logical position of the first byte of text, which is after the infos.
     text_start: u64,
+    /// Records that were being written, or were overwritten, while they were copied.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    torn: u64,
     /// The clocks that its records were stamped by, where RAM had them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     clocks: Option<Clocks>,
+}
+
+pub(crate) fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// What a log consists of, each as [`Header`] says.
@@ -212,9 +219,36 @@ impl PrintkDump {
             count,
             text_bits: text_bits as u32,
             text_start,
+            torn: 0,
             clocks: None,
         };
-        Ok(PrintkDump { header, raw })
+        let mut dump = PrintkDump { header, raw };
+        let mut again = Vec::new();
+        let address = number("desc_ring.descs")?;
+        let ring = Ring { address, size: desc_size << desc_bits };
+        let first = (first_id & ((1 << desc_bits) - 1)) * desc_size;
+        ring.copy(guest, first, count * desc_size, &mut again)?;
+        dump.drop_torn(&again);
+        Ok(dump)
+    }
+
+    /// Drops the records whose descriptors, read `again` after all else, are not what they were: as
+    /// a reader in the kernel does (`prb_read` of kernel/printk/printk_ringbuffer.c).
+    fn drop_torn(&mut self, again: &[u8]) {
+        let size = self.header.desc_size as usize;
+        let state = self.header.fields.get("prb_desc.state_var").copied();
+        let descs = self.raw.chunks_exact_mut(size).zip(again.chunks_exact(size));
+        for (desc, _) in descs.filter(|(desc, again)| *desc != *again) {
+            let was = state.and_then(|state| state.get(desc)).unwrap_or(0) >> STATE_SHIFT;
+            // One that nobody had written yet is none that is lost.
+            self.header.torn += u64::from(matches!(was, STATE_COMMITTED | STATE_FINALIZED));
+            desc.fill(0);
+        }
+    }
+
+    /// How many records were dropped because the guest wrote while they were copied.
+    pub fn torn(&self) -> u64 {
+        self.header.torn
     }
 
     /// A log whose parts were found without symbols: as [`PrintkDump::take`] would have copied it.
@@ -232,6 +266,7 @@ impl PrintkDump {
             count: parts.count,
             text_bits: parts.text_bits,
             text_start: parts.text_start,
+            torn: 0,
             clocks: None,
         };
         let mut dump = PrintkDump { header, raw: parts.raw };
@@ -462,6 +497,21 @@ mod tests {
         let read: Vec<_> = records.iter().map(|r| (r.seq, r.ts_ns, r.text.as_str())).collect();
         assert_eq!(read, [(106, 6000, "hello"), (107, 7000, "wrapped\nx"), (108, 8000, "")]);
         assert_eq!(records[0].level, 4);
+    }
+
+    #[test]
+    fn a_record_that_changed_while_it_was_copied_is_dropped_and_counted() {
+        let mut dump = dump();
+        let (size, count) = (dump.header.desc_size as usize, dump.header.count as usize);
+        let mut again = dump.raw[..size * count].to_vec();
+        dump.drop_torn(&again.clone());
+        assert_eq!((dump.records().len(), dump.torn()), (3, 0));
+        // The first has another id by now, the reserved one is written, and the rest is as it was.
+        again[..8].copy_from_slice(&(FINALIZED | 14).to_le_bytes());
+        again[3 * size..3 * size + 8].copy_from_slice(&(FINALIZED | 9).to_le_bytes());
+        dump.drop_torn(&again);
+        let kept: Vec<u64> = dump.records().iter().map(|record| record.seq).collect();
+        assert_eq!((kept, dump.torn()), (vec![107, 108], 1));
     }
 
     proptest! {

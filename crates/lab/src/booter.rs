@@ -102,6 +102,7 @@ impl Recorder {
             kernel: machine.kernel.as_deref(),
             accel: machine.accel,
             vmm: machine.abilities(),
+            running: false,
             own_init: machine.own_init,
             memory: prepared.memory,
             ready: None,

@@ -12,6 +12,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::sweep::Kind,
     &crate::range::Kind,
     &crate::findings::Kind,
+    &crate::look::Kind,
     &crate::memory::Kind,
     &vmeter_dirty::Kind,
     &vmeter_irq::Kind,

@@ -20,6 +20,7 @@ pub mod gate;
 mod host_factors;
 mod hosts_report;
 pub mod kinds;
+pub mod look;
 mod looks;
 mod measured;
 pub mod memory;

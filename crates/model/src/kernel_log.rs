@@ -24,6 +24,8 @@ pub const LOST: &str = "guest_log_lost";
 /// Size, bytes, of a log (`log_buf_len=`) and of a CPU's trace (`trace_buf_size=`) that would have
 /// overwritten nothing.
 pub const WANTED: [&str; 2] = ["guest_log_bytes_wanted", "guest_trace_bytes_wanted"];
+/// Counts of what a running guest wrote while it was copied: records of its log, pages of its trace.
+pub const TORN: [&str; 2] = ["guest_log_torn", "guest_trace_torn"];
 /// Count of the records of a log of which nothing says when they were said.
 pub const UNPLACED: &str = "guest_log_unplaced";
 

@@ -26,6 +26,19 @@ vmeter_base::words! {
     }
 }
 
+vmeter_base::words! {
+    /// How vmeter came to a run's VMM.
+    #[derive(Default)]
+    pub enum Origin {
+        /// vmeter started it.
+        #[default]
+        Boot = "boot",
+        /// It ran already, and was looked into while it ran: time 0 is when the guest kernel's
+        /// clock began.
+        Look = "look",
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -176,6 +189,9 @@ pub struct RunRecord {
     pub warmup: bool,
     /// How it was watched.
     pub watch: WatchLevel,
+    /// How vmeter came to its VMM.
+    #[serde(default, skip_serializing_if = "is_boot")]
+    pub origin: Origin,
     /// The VMM's argument vector as executed.
     pub argv: Vec<String>,
     /// Arguments that vmeter added for watching.
@@ -220,6 +236,10 @@ pub struct RunRecord {
     pub marks: Vec<String>,
 }
 
+fn is_boot(origin: &Origin) -> bool {
+    *origin == Origin::Boot
+}
+
 fn is_zero(ns: &Ns) -> bool {
     *ns == 0
 }
@@ -234,6 +254,13 @@ impl RunRecord {
     /// When a moment was, ns after exec; the first of several.
     pub fn moment(&self, moment: &Moment) -> Option<Ns> {
         self.moments.iter().find(|(_, m)| m == moment).map(|(at, _)| *at)
+    }
+
+    /// When it was looked into, ns after its begin, if its VMM was not started by vmeter: its
+    /// recordings may go on after its end.
+    pub fn looked_at(&self) -> Option<Ns> {
+        let last = self.clocks.last().filter(|_| self.origin == Origin::Look)?;
+        Some(last.monotonic_ns.saturating_sub(self.exec_ns))
     }
 
     /// Brings a time after exec, by a clock that went on while vmeter looked into the VMM

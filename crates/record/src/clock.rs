@@ -4,7 +4,7 @@
 use vmeter_model::time::ClockReading;
 use vmeter_model::Ns;
 
-pub use vmeter_base::clock::read;
+pub use vmeter_base::clock::{monotonic, read, tsc};
 
 /// A clock expressed in `CLOCK_MONOTONIC`, from readings at both ends of a run.
 #[derive(Debug, Clone, Copy)]

@@ -196,6 +196,19 @@ pub fn share_offset(sources: &mut [SourceRecord], seen: TscOffset) {
     }
 }
 
+/// Ties the sources on the guest's TSC to the host's, those of which nothing better is known.
+pub fn tie(sources: &mut [SourceRecord], offset: TscOffset, clock: &str, error_ns: Ns) {
+    for source in sources.iter_mut().filter(|source| source.parameters.contains_key("accel")) {
+        if source.parameters.contains_key("tsc_offset") {
+            continue;
+        }
+        if let Ok(Value::Object(map)) = serde_json::to_value(offset) {
+            source.parameters.extend(map);
+        }
+        (source.clock, source.error_ns) = (clock.to_owned(), error_ns);
+    }
+}
+
 /// The record of what a recorder saved on this clock.
 pub fn record<R: Recorder<Parameters = Parameters>>(
     file: &str,

@@ -47,14 +47,14 @@ impl GuestKernel {
         // QEMU boots one from a disk; whoever else uses KVM may be told one by an API.
         let kvm = || context.accel == Some(Accel::Kvm) || Path::new("/dev/kvm").exists();
         let runs_linux = context.vmm.plugins || context.accel != Some(Accel::Tcg) && kvm();
-        if context.kernel.is_none() && !runs_linux {
+        if context.kernel.is_none() && !runs_linux && !context.running {
             return None;
         }
         Some(GuestKernel {
             dir: context.dir.to_owned(),
             cache: context.cache.to_owned(),
             path: context.kernel.map(Path::to_owned),
-            ram_at_exit: context.vmm.ram_at_exit,
+            ram_at_exit: context.vmm.ram_at_exit || context.running,
             known: None,
             info: None,
         })

@@ -11,6 +11,7 @@ pub mod end;
 pub mod guest_clock;
 pub mod guest_ram;
 mod loader_file;
+pub mod look;
 mod looking;
 mod no_boot;
 mod own_failures;

@@ -48,6 +48,8 @@ pub struct Context<'a> {
     pub accel: Option<Accel>,
     /// What the VMM can be asked.
     pub vmm: Abilities,
+    /// True if the VMM runs already, and is looked into while it does.
+    pub running: bool,
     /// True when the guest's init is vmeter's own.
     pub own_init: bool,
     /// True if the VMM's memory is looked at when the run ends.

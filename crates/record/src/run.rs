@@ -159,6 +159,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         label: request.label.clone(),
         warmup: request.warmup,
         watch: request.context.watch,
+        origin: Default::default(),
         argv,
         injected,
         exec_ns: exit.exec_ns,

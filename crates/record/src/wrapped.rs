@@ -75,6 +75,7 @@ impl Found {
             vmm: abilities,
             ready: None,
             watches: Vec::new(),
+            running: false,
             own_init: false,
             ..*context
         };

@@ -45,6 +45,7 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         cache: dir,
         kernel: Some(kernel),
         accel: Some(Accel::Tcg),
+        running: false,
         own_init: false,
         memory: false,
         vmm: Qemu.abilities(),

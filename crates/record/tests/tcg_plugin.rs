@@ -64,6 +64,7 @@ fn context<'a>(
         kernel: Some(kernel),
         accel: Some(accel),
         vmm: Qemu.abilities(),
+        running: false,
         own_init: false,
         memory: false,
         ready: None,

@@ -70,8 +70,9 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     let is = |moment: Moment| run.moment(&moment).is_some();
     // A VMM that was let go of goes on, and so does its log.
     let ran_on = is(Moment::VmmExec) && !is(Moment::VmmExiting) && !is(Moment::WrapperResumed);
-    let ended_early =
-        ran_on || events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));
+    let ended_early = ran_on
+        || run.looked_at().is_some()
+        || events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));
     input.warnings.extend((after > 0 && !ended_early).then(|| {
         format!("{after} events are stamped after the end of the run and were left out; a clock is misaligned")
     }));

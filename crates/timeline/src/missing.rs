@@ -81,7 +81,12 @@ pub(crate) fn lost(facts: &Facts<'_>) -> Vec<String> {
             facts.log_unplaced
         )
     });
-    trace.into_iter().chain(log).chain(unplaced).collect()
+    let torn =
+        facts.torn.into_iter().zip(["records of the guest's log", "pages of the guest's trace"]);
+    let torn = torn.filter(|(count, _)| *count > 0).map(|(count, of)| {
+        format!("{count} {of} were left out: the guest wrote there while they were copied")
+    });
+    trace.into_iter().chain(log).chain(unplaced).chain(torn).collect()
 }
 
 /// A guest's clock that lost less is as good as any, ns and share.

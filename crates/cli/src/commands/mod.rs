@@ -10,6 +10,7 @@ pub mod explain;
 pub mod findings;
 pub mod irq;
 pub mod kernel;
+pub mod look;
 pub mod memory;
 pub mod merge;
 pub mod migrate;

@@ -402,6 +402,7 @@ mod tests {
                 entries: 0,
                 overrun: 3,
                 dropped: 1,
+                torn: 0,
                 pages: vec![(0, page.len() as u64)],
             }],
             modules: BTreeMap::new(),

@@ -66,6 +66,9 @@ struct CpuRing {
     overrun: u64,
     /// Events that did not get in.
     dropped: u64,
+    /// Pages that the guest overwrote while they were copied, and those before them.
+    #[serde(default, skip_serializing_if = "crate::printk::is_zero")]
+    torn: u64,
     /// Offset and length of each page's copy, oldest first.
     pages: Vec<(u64, u64)>,
 }
@@ -90,6 +93,11 @@ impl FtraceDump {
     /// Name of the trace clock, e.g. `x86-tsc`, as in the guest's `trace_clock` file.
     pub fn clock(&self) -> &str {
         &self.header.clock
+    }
+
+    /// How many pages were dropped because the guest wrote while they were copied.
+    pub fn torn(&self) -> u64 {
+        self.header.cpus.iter().map(|ring| ring.torn).fold(0, u64::saturating_add)
     }
 
     /// Saves it.

@@ -54,7 +54,12 @@ impl FtraceDump {
             ));
         }
         let info = guest.info();
-        let mut taker = Taker { guest, page_size: page_size(guest, buffer)?, raw: Vec::new() };
+        let mut taker = Taker {
+            guest,
+            page_size: page_size(guest, buffer)?,
+            raw: Vec::new(),
+            copied: Vec::new(),
+        };
         let header = Header {
             kind: KIND.into(),
             kernel: info.version.clone(),
@@ -143,6 +148,8 @@ struct Taker<'a> {
     guest: &'a Guest<'a>,
     page_size: u64,
     raw: Vec<u8>,
+    /// Of each page that was copied, its address and where its copy is.
+    copied: Vec<(u64, u64)>,
 }
 
 impl Taker<'_> {
@@ -182,13 +189,37 @@ impl Taker<'_> {
                 page = guest.field(page, "buffer_page.list.next")? & !LINK_FLAGS;
             }
         }
+        let (entries, kept) = (number("entries")?, self.kept(&pages)?);
+        let torn = pages.len() - kept;
+        pages.drain(..torn);
         Ok(CpuRing {
             cpu,
-            entries: number("entries")?,
+            entries,
+            torn: torn as u64,
+            // What was overwritten meanwhile is among these.
             overrun: number("overrun")?,
             dropped: number("commit_overrun")?.saturating_add(number("dropped_events")?),
             pages,
         })
+    }
+
+    /// How many of a ring's last pages are what they were when they were copied. A guest that runs
+    /// overwrites the oldest first; a page that it used anew has another stamp, or less in it.
+    fn kept(&self, pages: &[(u64, u64)]) -> Result<usize> {
+        let guest = self.guest;
+        guest.forget();
+        let start = guest.info().field("buffer_data_page.data")?.offset();
+        let commit = guest.info().field("buffer_data_page.commit")?.offset() as usize;
+        let same = |&(offset, length): &(u64, u64)| {
+            let (address, _) = self.copied.iter().rfind(|(_, copy)| *copy == offset)?;
+            let mut header = [0; 64];
+            guest.read(*address, &mut header).ok()?;
+            let stamp = u64_at(&header, 0)? == u64_at(&self.raw, usize::try_from(offset).ok()?)?;
+            let there = (u64_at(&header, commit)? & COMMIT_LENGTH).saturating_add(start);
+            Some(stamp && there >= length)
+        };
+        let torn = pages.iter().rposition(|page| same(page) != Some(true));
+        Ok(pages.len() - torn.map_or(0, |torn| torn + 1))
     }
 
     /// The oldest page of the circle: the one whose predecessor's link says so.
@@ -231,6 +262,7 @@ impl Taker<'_> {
         }
         self.raw.resize(offset + length as usize, 0);
         guest.read(data, &mut self.raw[offset..])?;
+        self.copied.push((data, offset as u64));
         pages.push((offset as u64, length));
         Ok(())
     }

@@ -103,6 +103,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         label: scene.label.into(),
         warmup: scene.warmup,
         watch: scene.watch,
+        origin: Default::default(),
         argv: vec!["mock".into()],
         injected: vec![],
         exec_ns: EXEC_NS,

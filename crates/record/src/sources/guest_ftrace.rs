@@ -69,7 +69,8 @@ impl Recorder for GuestFtrace {
     ) -> Result<GuestTrace, SourceError> {
         let dump = FtraceDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
         let (clock, decoded) = (dump.clock().to_owned(), dump.decode());
-        Ok(GuestTrace { clock, decoded, wanted: dump.bytes_wanted().unwrap_or(0), parameters })
+        let (wanted, torn) = (dump.bytes_wanted().unwrap_or(0), dump.torn());
+        Ok(GuestTrace { clock, decoded, wanted, torn, parameters })
     }
 
     fn decode(
@@ -105,6 +106,7 @@ impl Recorder for GuestFtrace {
             ("guest_trace_lost", decoded.lost),
             (kernel_log::WANTED[1], trace.wanted),
             ("guest_trace_damaged", decoded.damaged_pages),
+            (kernel_log::TORN[1], trace.torn),
         ] {
             if value > 0 {
                 events.push(event(at, What::Count { name: name.into(), value }));
@@ -121,6 +123,8 @@ pub struct GuestTrace {
     pub decoded: Decoded,
     /// Bytes of a CPU's ring that would have kept all; 0 if it did.
     wanted: u64,
+    /// Pages that were left out, for the guest wrote while they were copied.
+    torn: u64,
     clock: String,
     parameters: guest_clock::Parameters,
 }
@@ -205,6 +209,11 @@ fn what_to_add(plan: &LaunchPlan) -> String {
 
 /// Stands for the file that a boot loader reads them from, until it has said which one it is.
 const WHERE: &str = "where that is";
+
+/// What a guest's kernel is to be told on its command line to trace its boot.
+pub fn words() -> Vec<String> {
+    parameters(&LaunchPlan::default(), BUFFER_OF_GUESTS)
+}
 
 struct Recording {
     kernel: GuestKernel,

@@ -69,7 +69,8 @@ impl Recorder for GuestPrintk {
         let dump = PrintkDump::from_bytes(&read_bounded(dir, source, 0)?).map_err(failed)?;
         let records = dump.records();
         let wanted = dump.bytes_wanted(&records).unwrap_or(0);
-        Ok(Log { records, clocks: dump.clocks().cloned(), wanted, parameters })
+        let (clocks, torn) = (dump.clocks().cloned(), dump.torn());
+        Ok(Log { records, clocks, wanted, torn, parameters })
     }
 
     fn decode(
@@ -118,11 +119,12 @@ impl Recorder for GuestPrintk {
         let mut events: Vec<Event> = events.collect();
         // Its first records may have been overwritten.
         let lost = records.first().map_or(0, |record| record.seq);
-        let at = events.last().map_or(0, |event| event.at);
+        let at = events.last().map_or(0, |event| event.at.min(saved.run.total_ns));
         let counts = [
             (kernel_log::LOST, lost),
             (kernel_log::WANTED[0], log.wanted),
             (kernel_log::UNPLACED, unplaced),
+            (kernel_log::TORN[0], log.torn),
         ];
         events.extend(counts.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| {
             let what = What::Count { name: name.into(), value };
@@ -147,6 +149,8 @@ pub struct Log {
     clocks: Option<Clocks>,
     /// Bytes of a log that would have kept all; 0 if it did.
     wanted: u64,
+    /// Records that were left out, for the guest wrote while they were copied.
+    torn: u64,
     parameters: guest_clock::Parameters,
 }
 
@@ -188,7 +192,7 @@ impl Window {
     fn of(run: &RunRecord) -> Self {
         let started = run.moment(&Moment::VmStart).unwrap_or(0);
         let start = if run.icount { 0 } else { started };
-        Window { start, end: run.total_ns }
+        Window { start, end: run.looked_at().unwrap_or(run.total_ns) }
     }
 }
 
@@ -399,7 +403,7 @@ impl Live for Recording {
 
 /// The log and, where the kernel says how, its clocks.
 fn take(guest: &Guest<'_>) -> vmeter_kernel_image::Result<PrintkDump> {
-    let clocks = Clocks::take(guest, vmeter_base::clock::monotonic());
+    let clocks = Clocks::take_whole(guest, vmeter_base::clock::monotonic());
     let mut dump = PrintkDump::take(guest)?;
     dump.set_clocks(clocks.ok());
     Ok(dump)

@@ -1,0 +1,76 @@
+//! `vmeter look`.
+
+use crate::options::Views;
+use crate::output::{self, Output};
+use crate::Status;
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+use vmeter_lab::look::{follow, has_kernel, look, until_of, vmm_of};
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, RunOptions, Watch};
+
+/// `vmeter look`.
+#[derive(Debug, Args)]
+pub struct Look {
+    /// The VMM's pid, or libvirt:NAME for a domain of libvirt's.
+    #[arg(value_name = "PID|libvirt:NAME")]
+    pub target: String,
+    /// Then print what the guest's log says from now on, and, where the guest traces, which
+    /// programs it executes: until Ctrl-C, the VM's end, or --until. A read each 100 ms.
+    #[arg(long)]
+    pub follow: bool,
+    /// Where the boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default:
+    /// the guest's own word, or the last line before 10 s of silence). With --follow, wait for it.
+    #[arg(long)]
+    pub until: Option<String>,
+    /// Folder to save the run in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// How it is shown.
+    #[command(flatten)]
+    pub views: Views,
+}
+
+/// Looks into a VM that runs: shows and exports its boot, follows it.
+///
+/// # Errors
+/// No such VM, or one that can't be read; an export that cannot be written.
+pub fn run(arguments: Look, out: &Output) -> Result<Status> {
+    output::check(out)?;
+    if arguments.follow && output::stdout_is_taken(out) {
+        return Err(usage("--follow prints to standard output: export to a file"));
+    }
+    let until = arguments.until.as_deref().map(until_of).transpose()?;
+    let vmm = vmm_of(&arguments.target)?;
+    let interrupt = Interrupt::install()?;
+    let looked = |interrupt: &Interrupt| {
+        let mut bar = crate::progress::Bar::new(out.quiet);
+        let mut watch = Watch::new(&mut bar, interrupt);
+        let options = RunOptions {
+            save: arguments.save.clone(),
+            argv: vmeter_base::argv(),
+            ..RunOptions::default()
+        };
+        let answer = look(&vmm, until.as_ref(), &options, &mut watch)?;
+        output::done(answer.as_ref(), &arguments.views.into(), out)
+    };
+    if !arguments.follow {
+        return looked(&interrupt);
+    }
+    let followed = || -> Result<()> {
+        let cost = follow(&vmm, until.as_ref(), &interrupt, &mut output::line)?;
+        if !out.quiet {
+            eprintln!("{cost}");
+        }
+        Ok(())
+    };
+    if until.is_some() {
+        followed()?;
+        return looked(&interrupt);
+    }
+    // Of one that has only begun, all is to come.
+    let status = if has_kernel(&vmm)? { looked(&interrupt)? } else { Status::Good };
+    followed()?;
+    Ok(status)
+}

@@ -1,0 +1,282 @@
+//! A VM that runs already, looked into while it runs.
+//!
+//! Its VMM is not stopped and not spoken to, nothing is written into it, and only pages that it has
+//! already are read ([`crate::guest_ram`]). What the guest writes meanwhile is told by ids and stamps
+//! that changed, and left out. The guest's clock is tied to the host's by its last tick ([`ticks`]).
+
+pub mod follow;
+mod ticks;
+mod vmm;
+
+use crate::clock;
+use crate::guest_clock::{self, TscOffset};
+use crate::guest_ram::GuestKernel;
+use crate::ready::Until;
+use crate::recorder::{AnyRecorder, Context};
+use crate::sources::guest_ftrace::GuestFtrace;
+use crate::sources::guest_printk::{self, GuestPrintk};
+use crate::sources::guest_units::GuestUnits;
+use crate::{decode, sources};
+use regex::Regex;
+use std::path::Path;
+use std::time::Duration;
+use vmeter_machine::launch::Tracee;
+use vmeter_machine::vmm::Abilities;
+use vmeter_model::kernel_log::LOST;
+use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
+use vmeter_model::time::{seconds, ClockReading};
+use vmeter_model::{Event, MachineSpec, Moment, Ns, RunRecord, What, SCHEMA};
+
+pub use vmm::{of_libvirt, Vmm};
+
+/// What is in a guest's RAM, and asks nothing of its VMM. The rings first: they are written on.
+const IN_RAM: [&dyn AnyRecorder; 3] = [&GuestPrintk, &GuestFtrace, &GuestUnits];
+
+/// A kernel may change its page tables while they are walked: how often it is looked for, and how
+/// long apart.
+const TRIES: u32 = 3;
+const APART: Duration = Duration::from_millis(30);
+
+/// Of a guest that does not say when it is up: its boot ends with the last line or event before so
+/// much silence, ns.
+const SILENCE: Ns = 10_000_000_000;
+
+/// Why a VM can't be looked into: what was found, and the next step.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    /// Nothing to look into.
+    #[error("{0}")]
+    NoVm(String),
+    /// A VMM whose guest has no kernel yet.
+    #[error("{0}")]
+    NoKernel(String),
+    /// This user may not read it, or nobody can.
+    #[error("{0}")]
+    Refused(String),
+    /// It ended meanwhile.
+    #[error("the VMM (pid {0}) ended while it was looked into: its guest's RAM is gone with it")]
+    Gone(i32),
+}
+
+/// What to look into.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The VMM.
+    pub vmm: &'a Vmm,
+    /// The run's folder.
+    pub dir: &'a Path,
+    /// vmeter's cache folder.
+    pub cache: &'a Path,
+    /// Label of the machine.
+    pub label: String,
+    /// Where the boot ends; by the guest's own word, or the silence after it, if absent.
+    pub until: Option<Until>,
+}
+
+/// A VMM that can be read, with the kernel that runs in it.
+#[derive(Debug)]
+pub struct Looked {
+    /// The VMM.
+    pub tracee: Tracee,
+    /// The guest's kernel.
+    pub kernel: GuestKernel,
+}
+
+/// Finds the kernel in a VMM that runs.
+///
+/// # Errors
+/// When the VMM is gone or is not to be read, or no kernel is in it.
+pub fn find(vmm: &Vmm, dir: &Path, cache: &Path) -> Result<Looked, LookError> {
+    let spec = MachineSpec::default();
+    let context = context(&spec, vmm, dir, cache);
+    let nothing = || LookError::NoVm(format!("pid {}: there is no guest to look into", vmm.pid));
+    let mut kernel = GuestKernel::of(&context).ok_or_else(nothing)?;
+    let mut last = None;
+    for _ in 0..TRIES {
+        let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
+        match kernel.look_into(&tracee, |guest| guest.symbol("_text")) {
+            Ok(_) => return Ok(Looked { tracee, kernel }),
+            Err(error) => last = Some(error.to_string()),
+        }
+        std::thread::sleep(APART);
+    }
+    Err(vmm.why_not(&last.unwrap_or_default()))
+}
+
+/// Looks into a VM and records what its RAM tells into the request's folder.
+///
+/// # Errors
+/// As [`find`].
+pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
+    let vmm = request.vmm;
+    let first = clock::read();
+    let mut looked = find(vmm, request.dir, request.cache)?;
+    let mut warnings = Vec::new();
+    let mut sources = rings(request, &looked.tracee, &mut warnings);
+    let ticks = looked.kernel.look_into(&looked.tracee, ticks::watch);
+    let last = clock::read();
+    if vmm.is_gone() {
+        return Err(LookError::Gone(vmm.pid));
+    }
+    match ticks {
+        Ok(Some(ticks)) => tie(&mut sources, &ticks, first, last),
+        Ok(None) => warnings.push(NO_TICKS.into()),
+        Err(error) => warnings.push(format!("the guest's clock could not be read: {error}")),
+    }
+    let mut run = RunRecord {
+        schema: SCHEMA.into(),
+        label: request.label.clone(),
+        watch: WatchLevel::Light,
+        origin: Origin::Look,
+        argv: vmm.argv.clone(),
+        exec_ns: vmm.started_ns,
+        clocks: vec![first, last],
+        outcome: Outcome::Done,
+        sources,
+        ..RunRecord::default()
+    };
+    run.total_ns = run.looked_at().unwrap_or(0).max(1);
+    warnings.extend(place(&mut run, request));
+    run.warnings = warnings;
+    Ok(run)
+}
+
+/// Of a guest whose clock can't be tied to the host's.
+const NO_TICKS: &str = "the guest's clock did not tick while it was looked at, or it does not count the TSC: the \
+                        guest's times could be tied to the host's only by the VMM's start, which may be far off";
+
+fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
+    Context {
+        spec,
+        watch: WatchLevel::Light,
+        dir,
+        cache,
+        kernel: None,
+        accel: vmm.accel,
+        vmm: Abilities::default(),
+        running: true,
+        own_init: false,
+        memory: false,
+        ready: None,
+        watches: Vec::new(),
+    }
+}
+
+/// Copies what is in the guest's RAM.
+fn rings(request: &Request<'_>, tracee: &Tracee, warnings: &mut Vec<String>) -> Vec<SourceRecord> {
+    let spec = MachineSpec::default();
+    let context = context(&spec, request.vmm, request.dir, request.cache);
+    let mut sources = Vec::new();
+    for recorder in IN_RAM {
+        let Some(mut live) = recorder.live(&context) else { continue };
+        match live.exiting(tracee).and_then(|()| live.finish(0)) {
+            Ok(source) => sources.extend(source),
+            Err(error) => warnings.push(error.to_string()),
+        }
+    }
+    sources
+}
+
+/// Ties the guest's clock to the host's where nothing better did (KVM's own offset, as root).
+fn tie(sources: &mut [SourceRecord], ticks: &ticks::Tied, first: ClockReading, last: ClockReading) {
+    let cycles = last.tsc.saturating_sub(first.tsc).max(1) as f64;
+    let rate = last.monotonic_ns.saturating_sub(first.monotonic_ns) as f64 / cycles;
+    let late = (ticks.late as f64 * rate).ceil() as Ns;
+    let words = format!(
+        "guest TSC, by {} reads of the guest's last tick: the times are at most {:.3} ms late, never early",
+        ticks.reads,
+        late as f64 / 1e6
+    );
+    let offset = TscOffset { tsc_offset: Some(ticks.offset), tsc_offset_spread: Some(ticks.late) };
+    guest_clock::tie(sources, offset, &words, late);
+}
+
+/// Puts the run's begin to when the guest kernel's clock began, and its end to where the boot ends.
+/// What is to be said of both comes back.
+fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
+    let (events, _) = decode::events(request.dir, run);
+    let mut said = Vec::new();
+    let lines = || events.iter().filter(|event| event.source == guest_printk::NAME);
+    let is_lost = |event: &Event| matches!(&event.what, What::Count { name, .. } if name == LOST);
+    let line = |event: &&Event| matches!(event.what, What::KernelLine { .. });
+    let Some(begin) = lines().find(line).map(|event| event.at) else {
+        return vec!["nothing of the guest's log has a place in time: the run is from the VMM's \
+                     start to the look"
+            .into()];
+    };
+    let before = format!(
+        "the VMM's process had started {:.2} s before (\u{b1}0.01 s); what it, a firmware and a \
+         loader did then, and what came over the console, can't be had from a VM that runs",
+        seconds(begin)
+    );
+    said.push(match lines().any(is_lost) {
+        false => format!("the run begins when the clock of the guest's kernel did: {before}"),
+        true => format!(
+            "the begin of the guest's log is overwritten, so the run begins with the first line \
+             that is left: {before}"
+        ),
+    });
+    run.exec_ns = run.exec_ns.saturating_add(begin);
+    let now = run.looked_at().unwrap_or(0).max(1);
+    run.total_ns = now;
+    let (at, words) = match &request.until {
+        Some(until) => match reached(&events, until.pattern().as_ref()) {
+            Some(at) => (Some(at), None),
+            None => {
+                let how =
+                    format!("nothing in its log or trace says so far that it reached {until}");
+                run.outcome = Outcome::UnexpectedEnd { how };
+                (None, None)
+            }
+        },
+        None => ended(&events),
+    };
+    if let Some(at) = at {
+        run.total_ns = at.saturating_sub(begin).clamp(1, now);
+        run.moments.push((run.total_ns, Moment::Ready));
+    }
+    said.extend(words);
+    said.extend(untraced(run));
+    said
+}
+
+/// When an event or a line says that the guest is where the run is measured to.
+fn reached(events: &[Event], pattern: Option<&Regex>) -> Option<Ns> {
+    let says = |event: &&Event| match &event.what {
+        What::KernelLine { text, .. } => pattern.is_some_and(|pattern| pattern.is_match(text)),
+        _ => false,
+    };
+    events.iter().find(says).map(|event| event.at)
+}
+
+/// When a boot ended of which nobody said where it ends, and what is to be said of that.
+fn ended(events: &[Event]) -> (Option<Ns>, Option<String>) {
+    let ready = events.iter().find(|event| event.what == What::Ready).map(|event| event.at);
+    let systemd = || reached(events, Until::SystemdReady.pattern().as_ref());
+    if let Some(at) = ready.or_else(systemd) {
+        return (Some(at), None);
+    }
+    // Files and counts have no time of their own.
+    let timed = |event: &&Event| !matches!(event.what, What::Count { .. } | What::UnitFile { .. });
+    let times: Vec<Ns> = events.iter().filter(timed).map(|event| event.at).collect();
+    let silent = times.windows(2).find(|pair| pair[1].saturating_sub(pair[0]) >= SILENCE);
+    let last = silent.map(|pair| pair[0]).or(times.last().copied());
+    let said = format!(
+        "the guest does not say when it was up: the run ends with the last line of its log before \
+         {} s of silence, or before the look; --until line:REGEX says another",
+        SILENCE / 1_000_000_000
+    );
+    (last, last.map(|_| said))
+}
+
+/// How the next boot of this guest tells more, where nothing was traced.
+fn untraced(run: &RunRecord) -> Option<String> {
+    let traced = run.sources.iter().any(|source| source.name == sources::guest_ftrace::NAME);
+    (!traced).then(|| {
+        format!(
+            "the guest was not told to trace: with `{}` on its kernel's command line, the next \
+             boot has initcalls and processes, too",
+            sources::guest_ftrace::words().join(" ")
+        )
+    })
+}

@@ -1,0 +1,108 @@
+//! A running guest's clock against the host's.
+//!
+//! The guest's timekeeper holds its clocksource's cycles at its last tick. A tick that a read finds
+//! was before the read: so the host's TSC at the read, less these cycles, is never less than the
+//! offset of the two clocks. The least of many reads is off by what passed between that tick and
+//! its read. How much that is at most is known of a tick that was seen to come: it was after the
+//! read before. The kernel reads its clock a moment before it publishes what it read, and a vCPU may
+//! lose its CPU in between; so one such tick is not believed alone.
+
+use crate::clock;
+use std::time::Duration;
+use vmeter_kernel_image::clocks::{Clocks, Ticks};
+use vmeter_kernel_image::{Guest, Result};
+use vmeter_model::Ns;
+
+/// How long a clock is read for at least and at most, ns: a guest that idles ticks when it has to.
+const LEAST: Ns = 150_000_000;
+const MOST: Ns = 1_500_000_000;
+/// Ticks that are enough.
+const ENOUGH: usize = 24;
+/// How many of them have to agree.
+const AGREE: usize = 3;
+/// Between two reads.
+const APART: Duration = Duration::from_micros(60);
+
+/// The guest's TSC against the host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tied {
+    /// The guest's TSC less the host's: not less than this.
+    pub offset: i64,
+    /// By how much more it can be, cycles: times by `offset` are so late at most.
+    pub late: u64,
+    /// Reads that it is from.
+    pub reads: usize,
+}
+
+/// A tick: what the host's TSC less the guest's was at most, and, where it was seen to come, at least.
+#[derive(Debug, Clone, Copy)]
+struct Tick {
+    most: i64,
+    least: Option<i64>,
+}
+
+/// Reads a guest's last tick until enough is known; none of a guest that does not count the TSC, or
+/// that does not tick.
+///
+/// # Errors
+/// When the kernel has no such symbols, or its RAM can't be read.
+pub(super) fn watch(guest: &Guest<'_>) -> Result<Option<Tied>> {
+    let clocks = Clocks::take_whole(guest, clock::monotonic())?;
+    let ticks = Ticks::of(guest)?;
+    if !clocks.counts_tsc() {
+        return Ok(None);
+    }
+    let begun = clock::monotonic();
+    let (mut seen, mut reads): (Vec<Tick>, usize) = (Vec::new(), 0);
+    let mut before: Option<(u64, u64)> = None;
+    loop {
+        let from = clock::tsc();
+        let read = ticks.read(guest)?;
+        let to = clock::tsc();
+        if let Some(cycles) = read {
+            reads += 1;
+            let guest_tsc = clocks.tsc_of(cycles);
+            let since = before.filter(|(last, _)| *last != cycles).map(|(_, from)| from);
+            if before.is_none_or(|(last, _)| last != cycles) {
+                let less = |host: u64| host.wrapping_sub(guest_tsc) as i64;
+                seen.push(Tick { most: less(to), least: since.map(less) });
+            }
+            before = Some((cycles, from));
+        }
+        let passed = clock::monotonic() - begun;
+        if passed >= MOST || seen.len() > ENOUGH && passed >= LEAST {
+            return Ok(tied(&seen, reads));
+        }
+        std::thread::sleep(APART);
+    }
+}
+
+fn tied(seen: &[Tick], reads: usize) -> Option<Tied> {
+    let most = seen.iter().map(|tick| tick.most).min()?;
+    // One that came later than it can have been published too late.
+    let mut least: Vec<i64> =
+        seen.iter().filter_map(|tick| tick.least).filter(|least| *least <= most).collect();
+    least.sort_unstable_by(|a, b| b.cmp(a));
+    let least = least.get(AGREE - 1).or(least.last())?;
+    Some(Tied { offset: most.checked_neg()?, late: most.abs_diff(*least), reads })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tick(most: i64, least: i64) -> Tick {
+        Tick { most, least: Some(least) }
+    }
+
+    #[test]
+    fn the_least_offset_is_late_by_what_three_ticks_allow() {
+        assert_eq!(tied(&[], 0), None);
+        assert_eq!(tied(&[Tick { most: 9, least: None }], 1), None, "it did not tick");
+        // The true offset is 1000; one tick was published 500 cycles after its clock was read.
+        let seen = [tick(1010, 990), tick(1500, 1490), tick(1030, 970), tick(1020, 980)];
+        assert_eq!(tied(&seen, 7), Some(Tied { offset: -1010, late: 40, reads: 7 }));
+        assert_eq!(tied(&seen[..1], 2), Some(Tied { offset: -1010, late: 20, reads: 2 }));
+        assert_eq!(tied(&[tick(i64::MIN, i64::MIN)], 1), None);
+    }
+}
