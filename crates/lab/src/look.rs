@@ -176,6 +176,12 @@ impl Experiment for Kind {
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
         let mut result = boot::marked(&Session::open(dir)?, marks)?;
+        // It is no fault of the run: it is said once, on the screen as well.
+        let begins = |text: &mut String| text.starts_with(look::BEGINS);
+        for run in &mut result.runs {
+            run.timeline.warnings.retain_mut(|text| !begins(text));
+            result.said.extend(run.record.warnings.extract_if(.., begins));
+        }
         // A VM that runs is not booted again.
         result.hints.retain(|hint| hint.starts_with("vmeter show"));
         Ok(Box::new(Shown(result)))

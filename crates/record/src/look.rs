@@ -141,6 +141,9 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
     Ok(run)
 }
 
+/// How it is said what a look's time is counted from.
+pub const BEGINS: &str = "time 0 is";
+
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str = "the guest's clock did not tick while it was looked at, or it does not count the TSC: the \
                         guest's times could be tied to the host's only by the VMM's start, which may be far off";
@@ -204,39 +207,37 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
                      start to the look"
             .into()];
     };
-    let before = format!(
-        "the VMM's process had started {:.2} s before (\u{b1}0.01 s); what it, a firmware and a \
-         loader did then, and what came over the console, can't be had from a VM that runs",
+    let from = match lines().any(is_lost) {
+        false => "the clock of the guest's kernel began",
+        true => "the first line was said that the guest's log still has",
+    };
+    said.push(format!(
+        "{BEGINS} when {from}, {:.2} s (\u{b1}0.01 s) after the VMM's process was started; what was \
+         before, and the console, can't be had from a VM that runs",
         seconds(begin)
-    );
-    said.push(match lines().any(is_lost) {
-        false => format!("the run begins when the clock of the guest's kernel did: {before}"),
-        true => format!(
-            "the begin of the guest's log is overwritten, so the run begins with the first line \
-             that is left: {before}"
-        ),
-    });
+    ));
     run.exec_ns = run.exec_ns.saturating_add(begin);
     let now = run.looked_at().unwrap_or(0).max(1);
     run.total_ns = now;
-    let (at, words) = match &request.until {
-        Some(until) => match reached(&events, until.pattern().as_ref()) {
-            Some(at) => (Some(at), None),
-            None => {
-                let how =
-                    format!("nothing in its log or trace says so far that it reached {until}");
-                run.outcome = Outcome::UnexpectedEnd { how };
-                (None, None)
-            }
-        },
-        None => ended(&events),
+    let up = match &request.until {
+        Some(until) => reached(&events, until.pattern().as_ref()),
+        None => up(&events),
     };
-    if let Some(at) = at {
+    if let Some(at) = up {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         run.moments.push((run.total_ns, Moment::Ready));
+    } else if let Some(until) = &request.until {
+        let how = format!("nothing in its log or trace says so far that it reached {until}");
+        run.outcome = Outcome::UnexpectedEnd { how };
+    } else if let Some(at) = silent(&events) {
+        run.total_ns = at.saturating_sub(begin).clamp(1, now);
+        said.push(format!(
+            "the guest does not say when it was up: the run ends with the last line of its log before \
+             {} s of silence, or before the look; --until line:REGEX says another",
+            SILENCE / 1_000_000_000
+        ));
     }
-    said.extend(words);
-    said.extend(untraced(run));
+    said.extend(untraced(run, &events));
     said
 }
 
@@ -249,30 +250,26 @@ fn reached(events: &[Event], pattern: Option<&Regex>) -> Option<Ns> {
     events.iter().find(says).map(|event| event.at)
 }
 
-/// When a boot ended of which nobody said where it ends, and what is to be said of that.
-fn ended(events: &[Event]) -> (Option<Ns>, Option<String>) {
+/// When the guest itself says that it is up.
+fn up(events: &[Event]) -> Option<Ns> {
     let ready = events.iter().find(|event| event.what == What::Ready).map(|event| event.at);
-    let systemd = || reached(events, Until::SystemdReady.pattern().as_ref());
-    if let Some(at) = ready.or_else(systemd) {
-        return (Some(at), None);
-    }
+    ready.or_else(|| reached(events, Until::SystemdReady.pattern().as_ref()))
+}
+
+/// When a guest began to be silent.
+fn silent(events: &[Event]) -> Option<Ns> {
     // Files and counts have no time of their own.
     let timed = |event: &&Event| !matches!(event.what, What::Count { .. } | What::UnitFile { .. });
     let times: Vec<Ns> = events.iter().filter(timed).map(|event| event.at).collect();
-    let silent = times.windows(2).find(|pair| pair[1].saturating_sub(pair[0]) >= SILENCE);
-    let last = silent.map(|pair| pair[0]).or(times.last().copied());
-    let said = format!(
-        "the guest does not say when it was up: the run ends with the last line of its log before \
-         {} s of silence, or before the look; --until line:REGEX says another",
-        SILENCE / 1_000_000_000
-    );
-    (last, last.map(|_| said))
+    let pair = times.windows(2).find(|pair| pair[1].saturating_sub(pair[0]) >= SILENCE);
+    pair.map(|pair| pair[0]).or(times.last().copied())
 }
 
 /// How the next boot of this guest tells more, where nothing was traced.
-fn untraced(run: &RunRecord) -> Option<String> {
+fn untraced(run: &RunRecord, events: &[Event]) -> Option<String> {
     let traced = run.sources.iter().any(|source| source.name == sources::guest_ftrace::NAME);
-    (!traced).then(|| {
+    let calls = events.iter().any(|event| matches!(&event.what, What::KernelLine { text, .. } if text.starts_with("calling ")));
+    (!traced && !calls).then(|| {
         format!(
             "the guest was not told to trace: with `{}` on its kernel's command line, the next \
              boot has initcalls and processes, too",

@@ -68,6 +68,7 @@ impl Vmm {
 
     /// Why no kernel was found in it.
     pub(super) fn why_not(&self, error: &str) -> LookError {
+        let error = error.trim_start_matches("guest RAM: ");
         let pid = self.pid;
         if self.is_gone() {
             return LookError::Gone(pid);
@@ -111,20 +112,33 @@ fn vmm_name(pid: i32, argv: &[String]) -> Option<&'static str> {
 
 /// Refuses a process whose memory this user may not read.
 fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
+    let kernel = || {
+        LookError::NoVm(format!(
+            "pid {pid} ({name}) is a thread of this host's kernel: give the pid of a VMM"
+        ))
+    };
     // Opening either asks for the same right as process_vm_readv(2): PTRACE_MODE_ATTACH.
     let mem = fs::File::open(format!("/proc/{pid}/mem"));
     let maps = fs::read(format!("/proc/{pid}/maps"));
     match mem.map(drop).and(maps) {
-        Ok(maps) if maps.is_empty() => Err(LookError::NoVm(format!(
-            "pid {pid} ({name}) is a thread of this host's kernel: give the pid of a VMM"
-        ))),
+        Ok(maps) if maps.is_empty() => Err(kernel()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let mend = match rustix::process::geteuid().is_root() {
+                true => {
+                    "root may not either: vmeter is in a container, or a security module forbids \
+                         it; look from the host itself"
+                        .to_owned()
+                }
+                false => format!(
+                    "look as the user and group that it runs as, or as root: sudo vmeter look {pid}"
+                ),
+            };
             Err(LookError::Refused(format!(
-                "pid {pid} ({name}): its memory is not to be read by this user. Look as the user and \
-                 group that it runs as, or as root: sudo vmeter look {pid}"
+                "pid {pid} ({name}): its memory is not to be read by this user: {mend}"
             )))
         }
+        Err(_) if Stat::of(pid).is_some_and(|stat| stat.memory == 0) => Err(kernel()),
         Err(_) => Err(LookError::Gone(pid)),
     }
 }

@@ -90,6 +90,10 @@ exported! {
         end: Option<End<'a>> = |run| exported(&run.record.end),
         warmup: bool = |run| run.record.warmup,
         watch: &'static str = |run| watch(run.record.watch),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        origin: Option<&'static str> = |run| {
+            (run.record.origin != run::Origin::Boot).then(|| run.record.origin.word())
+        },
         total_s: f64 = |run| seconds(run.timeline.total),
         coverage: f64 = |run| run.timeline.coverage(),
         steal_s: f64 = |run| run.record.steal_s,

@@ -19,14 +19,17 @@ use crate::words::ended_text;
 use colours::Palette;
 use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
-use vmeter_model::run::Outcome;
+use vmeter_model::run::{Origin, Outcome};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{Cause, Ns, RunRecord, Span, Timeline};
-use vmeter_render::document::{Block, Detail, Document, Fact, Notice};
+use vmeter_model::{Cause, Moment, Ns, RunRecord, Span, Timeline};
+use vmeter_render::document::{Block, Detail, Document, Fact, Notice, Outline};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity};
 use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
+
+/// Where the time of a boot begins that vmeter started.
+const EXEC: &str = "the VMM's exec";
 
 /// What to show of a boot besides its figures.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,12 +186,19 @@ impl<'a> BootReport<'a> {
         coverage / runs.len().max(1) as f64
     }
 
+    /// True if it is of a VM that ran already.
+    fn is_look(&self) -> bool {
+        self.result.runs.iter().any(|run| run.record.origin == Origin::Look)
+    }
+
     /// What the runs are measured from, in words.
     fn measured_from(&self) -> &'static str {
         if self.shown_runs().iter().any(|run| run.record.icount) {
             "the reset vector, in virtual time,"
+        } else if self.is_look() {
+            "the first line of the guest's log"
         } else {
-            "the VMM's exec"
+            EXEC
         }
     }
 
@@ -265,7 +275,13 @@ impl<'a> BootReport<'a> {
                 Some(line) => format!("the line `{line}`"),
                 None => self.shutdown().into(),
             },
-            None => "the end".into(),
+            None if !self.is_look() => "the end".into(),
+            None => {
+                match self.shown_runs().iter().all(|r| r.record.moment(&Moment::Ready).is_some()) {
+                    true => "its word that it is up".into(),
+                    false => "the last line of its boot".into(),
+                }
+            }
         }
     }
 
@@ -284,11 +300,19 @@ impl<'a> BootReport<'a> {
         if let Some(run) = self.typical_run().filter(|_| self.view.critical_chain) {
             document.heading("Critical chain", self.run_title(run));
             let ready = self.ready_point(run);
-            document.push(Block::Outline(chain::critical_chain(&run.timeline, &ready)));
+            document.push(self.outline(chain::critical_chain(&run.timeline, &ready)));
         }
         if let Some(tree) = &self.view.tree {
             self.tree_blocks(tree, document);
         }
+    }
+
+    /// An outline whose times count from what the runs are measured from.
+    fn outline(&self, mut outline: Outline) -> Block {
+        if self.is_look() {
+            outline.legend = outline.legend.replace(EXEC, self.measured_from());
+        }
+        Block::Outline(outline)
     }
 
     fn tree_blocks(&self, view: &TreeView, document: &mut Document) {
@@ -308,7 +332,7 @@ impl<'a> BootReport<'a> {
         };
         document.heading("Tree", title);
         let timelines: Vec<_> = runs.iter().map(|run| &run.timeline).collect();
-        document.push(Block::Outline(views::tree(&timelines, view.min_duration)));
+        document.push(self.outline(views::tree(&timelines, view.min_duration)));
         let beside = views::beside(&timelines, view.min_duration);
         if !beside.roots.is_empty() {
             document.heading("Beside it", "what overlaps the tree: nobody was seen to wait for it");
@@ -382,7 +406,9 @@ impl Report for BootReport<'_> {
         let answer = if brief && !views { self.brief_answer() } else { self.answer() };
         let named = !label.is_empty() && label != "default";
         let title = match (named, brief && !views) {
-            (true, _) => format!("vmeter boot: {label}"),
+            (true, _) => {
+                format!("vmeter {}: {label}", if self.is_look() { "look" } else { "boot" })
+            }
             // The screen's lines are few, and the answer says what it is.
             (false, true) => String::new(),
             (false, false) => "vmeter boot".into(),

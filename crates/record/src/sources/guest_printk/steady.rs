@@ -43,7 +43,8 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(records: &[PrintkRecord]) -> Option<Self> {
+    /// `counts_now` says that the clock counts the TSC by now.
+    fn of(records: &[PrintkRecord], counts_now: bool) -> Option<Self> {
         let at = |from: usize, is: &dyn Fn(&str) -> bool| {
             let found = records.iter().skip(from).position(|r| r.by_kernel && is(&r.text));
             found.map(|index| index + from)
@@ -59,7 +60,11 @@ impl Parts {
                     .any(|start| r.text.starts_with(start))
         };
         let broken = records.iter().rposition(breaks);
-        let steady = at(broken.map_or(0, |b| b + 1), &counts)?;
+        let steady = at(broken.map_or(0, |b| b + 1), &counts);
+        if steady.is_none() && broken.is_none() && counts_now && is_cut(records) {
+            return Some(Parts { begins: 0, loses: 0, steady: 0, whole: true });
+        }
+        let steady = steady?;
         let pairs = records[..steady].windows(2);
         let backwards = pairs.enumerate().rfind(|(_, pair)| ts(&pair[1]) < ts(&pair[0]));
         let first = || records.iter().position(|r| ts(r) > 0);
@@ -122,19 +127,27 @@ pub(super) struct AtEnd<'a> {
     pub rate: f64,
 }
 
+/// True if the first records of a log are overwritten: what is left was said long after its clock began
+/// to be steady.
+fn is_cut(records: &[PrintkRecord]) -> bool {
+    records.first().is_some_and(|record| record.seq > 0)
+}
+
 /// True if a kernel came to trust its TSC, and did so at the end.
-fn is_stable(records: &[PrintkRecord]) -> bool {
+fn is_stable(records: &[PrintkRecord], clocks: &Clocks) -> bool {
     let said = |r: &PrintkRecord| {
         let text = r.text.strip_prefix("sched_clock: Marking ").filter(|_| r.by_kernel)?;
         Some(text.starts_with("stable"))
     };
-    records.iter().rev().find_map(said).unwrap_or(false)
+    // Only then has it an offset.
+    let by_ram = || is_cut(records) && clocks.sched_clock_offset != 0;
+    records.iter().rev().find_map(said).unwrap_or_else(by_ram)
 }
 
 /// What the log's clock had lost when it began to be steady, ns.
 fn lost(records: &[PrintkRecord], end: Option<AtEnd<'_>>) -> Option<Ns> {
     let ram = end.map(|end| {
-        let log = end.clocks.log_ns(is_stable(records));
+        let log = end.clocks.log_ns(is_stable(records, end.clocks));
         Ns::try_from(end.clocks.raw_ns()).ok()?.checked_sub(Ns::try_from(log).ok()?)
     });
     let said = || records.iter().find_map(|r| kernel_log::lost(&r.text));
@@ -150,8 +163,8 @@ pub(super) fn by_clock(
     window: Window,
 ) -> Vec<Option<(Ns, Ns)>> {
     let mut placed = vec![None; records.len()];
-    let Some(parts) = Parts::of(records) else { return placed };
     let end = end.filter(|end| end.clocks.counts_tsc());
+    let Some(parts) = Parts::of(records, end.is_some()) else { return placed };
     let rate = Rate::of(records, end.map(|end| (end.clocks, end.rate)));
     // What arrived the least late; a clock that is read needs no arrival.
     let known = (parts.steady..records.len()).filter_map(|i| {
@@ -161,7 +174,7 @@ pub(super) fn by_clock(
     let from_zero = |a: &Anchor| a.at.saturating_sub(rate.between(0, a.ts).0);
     let shown = known.min_by_key(|a| (a.error / NEXT_LINE_NS, from_zero(a)));
     let read = end.map(|end| {
-        let ts = Ns::try_from(end.clocks.log_ns(is_stable(records))).unwrap_or(Ns::MAX);
+        let ts = Ns::try_from(end.clocks.log_ns(is_stable(records, end.clocks))).unwrap_or(Ns::MAX);
         Anchor { at: end.at, error: end.error, ts }
     });
     let Some(anchor) = shown.into_iter().chain(read).min_by_key(|a| a.error) else {
@@ -263,6 +276,28 @@ mod tests {
         let placed = by_clock(&records, &vec![None; records.len()], Some(end), window());
         assert_eq!(placed[6], Some((8_000 * MS, MS)));
         assert_eq!(placed[2], Some((4_401 * MS, 6 * MS)));
+    }
+
+    #[test]
+    fn a_log_whose_begin_is_overwritten_is_placed_by_ram() {
+        let mut records = log(&BOOT[6..]);
+        let clocks = Clocks {
+            clocksource: "tsc".into(),
+            cycle_last: 10_000_000_000,
+            monotonic_ns: 0,
+            timekeeper: Scale { mult: 1 << 20, shift: 21 },
+            sched_clock: Scale { mult: 1 << 20, shift: 21 },
+            sched_clock_add: 400_000_000u64.wrapping_neg(),
+            sched_clock_offset: -600_000_000,
+            gtod_offset: 0,
+            read_ns: 0,
+            pvclock: None,
+        };
+        let end = AtEnd { clocks: &clocks, at: 9_000 * MS, error: MS, rate: 0.5 };
+        let placed = |records: &[PrintkRecord]| by_clock(records, &[None], Some(end), window())[0];
+        assert_eq!(placed(&records), None, "it may have been said before the clock was steady");
+        records[0].seq = 7;
+        assert_eq!(placed(&records), Some((8_000 * MS, MS)));
     }
 
     #[test]
