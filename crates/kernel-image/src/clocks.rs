@@ -180,7 +180,7 @@ impl Clocks {
     /// # Errors
     /// As [`Clocks::take`].
     pub fn take_whole(guest: &Guest<'_>, read_ns: i64) -> Result<Self> {
-        let ticks = Ticks::of(guest)?;
+        let ticks = Ticks::of_timekeeper(guest)?;
         for _ in 0..TRIES {
             guest.forget();
             let before = ticks.sequence(guest)?;
@@ -209,8 +209,18 @@ impl Clocks {
     /// What a record would have been stamped with at a TSC, ns, where [`Clocks::counts_tsc`].
     pub fn log_at(&self, tsc: u64) -> u64 {
         let since = tsc.wrapping_sub(self.tsc_last()) as i64 as f64 * self.rate();
-        // Only a kernel that came to trust its TSC has this offset.
-        self.log_ns(self.sched_clock_offset != 0).saturating_add_signed(since.round() as i64)
+        self.log_ns(self.is_stable()).saturating_add_signed(since.round() as i64)
+    }
+
+    /// True if the kernel came to trust its TSC, as far as RAM tells: only then has it this offset.
+    pub fn is_stable(&self) -> bool {
+        self.counts_tsc() && self.sched_clock_offset != 0
+    }
+
+    /// The TSC at a stamp of the log, of a kernel that trusts it.
+    fn tsc_of_log(&self, ns: u64) -> u64 {
+        let since = ns.wrapping_sub(self.log_ns(true)) as i64 as f64 / self.rate();
+        self.tsc_last().saturating_add_signed(since.round() as i64)
     }
 
     /// What a record would have been stamped with at the last tick, ns; `stable` if the
@@ -233,35 +243,76 @@ fn timekeeper(guest: &Guest<'_>) -> Result<(u64, u64)> {
     Ok((core, core.wrapping_add(keeper)))
 }
 
-/// The last tick of a guest that runs, to be read again and again.
+/// When a guest that runs last read its clock, to be read again and again.
+///
+/// A CPU's queue has the clock of the scheduler as it was when that last read it, which is the
+/// log's clock (`update_rq_clock` of kernel/sched/core.c). A kernel that does not trust its TSC has
+/// the timekeeper's cycles: of whole intervals, so that they are up to one interval behind
+/// (`timekeeping_advance` of kernel/time/timekeeping.c).
 #[derive(Debug, Clone, Copy)]
 pub struct Ticks {
+    /// Where the count of the timekeeper's updates is.
     sequence: u64,
     cycle_last: u64,
+    /// Where CPU 0's queue has its clock, if that is the TSC's.
+    queue: Option<u64>,
+    /// Cycles of an interval.
+    interval: u64,
 }
 
 impl Ticks {
     /// Where a guest has it.
     ///
     /// # Errors
-    /// [`Error::Missing`] when the kernel has no such symbols or types.
-    pub fn of(guest: &Guest<'_>) -> Result<Self> {
-        let (core, keeper) = timekeeper(guest)?;
-        // The count is the first field of what is around the timekeeper: 4 bytes.
-        let cycles = guest.info().field("timekeeper.tkr_mono.cycle_last")?.offset();
-        Ok(Ticks { sequence: core, cycle_last: keeper.wrapping_add(cycles) })
+    /// [`Error::Missing`] when the kernel has no such symbols or types; [`Error::Ram`] when RAM does
+    /// not hold them.
+    pub fn of(guest: &Guest<'_>, clocks: &Clocks) -> Result<Self> {
+        let queue = || {
+            let per_cpu = guest.u64(guest.symbol("__per_cpu_offset").ok()?).ok()?;
+            let clock = guest.info().field("rq.clock").ok()?.offset();
+            Some(guest.symbol("runqueues").ok()?.wrapping_add(per_cpu).wrapping_add(clock))
+        };
+        let ticks = Self::of_timekeeper(guest)?;
+        let (_, keeper) = timekeeper(guest)?;
+        let interval = guest.field(keeper, "timekeeper.cycle_interval")?;
+        let interval = match clocks.pvclock {
+            Some(pvclock) => (interval as f64 / pvclock.rate()) as u64,
+            None => interval,
+        };
+        Ok(Ticks { queue: clocks.is_stable().then(queue).flatten(), interval, ..ticks })
     }
 
-    /// The clocksource's cycles at the last tick; none while the kernel writes it.
+    fn of_timekeeper(guest: &Guest<'_>) -> Result<Self> {
+        let (sequence, keeper) = timekeeper(guest)?;
+        // The count is the first field of what is around the timekeeper: 4 bytes.
+        let cycles = guest.info().field("timekeeper.tkr_mono.cycle_last")?.offset();
+        let cycle_last = keeper.wrapping_add(cycles);
+        Ok(Ticks { sequence, cycle_last, queue: None, interval: 0 })
+    }
+
+    /// By how many cycles what is read can be behind the TSC that the guest had read.
+    pub fn behind(&self) -> u64 {
+        if self.queue.is_some() {
+            0
+        } else {
+            self.interval
+        }
+    }
+
+    /// The guest's TSC when it last read its clock; none while the kernel writes that.
     ///
     /// # Errors
     /// [`Error::Ram`] when RAM does not hold it.
-    pub fn read(&self, guest: &Guest<'_>) -> Result<Option<u64>> {
+    pub fn read(&self, guest: &Guest<'_>, clocks: &Clocks) -> Result<Option<u64>> {
+        let mut word = [0; 8];
+        if let Some(queue) = self.queue {
+            guest.read(queue, &mut word)?;
+            return Ok(Some(clocks.tsc_of_log(u64::from_le_bytes(word))));
+        }
         let before = self.sequence(guest)?;
-        let mut cycles = [0; 8];
-        guest.read(self.cycle_last, &mut cycles)?;
+        guest.read(self.cycle_last, &mut word)?;
         let whole = before & 1 == 0 && self.sequence(guest)? == before;
-        Ok(whole.then(|| u64::from_le_bytes(cycles)))
+        Ok(whole.then(|| clocks.tsc_of(u64::from_le_bytes(word))))
     }
 
     /// The count of the updates' begins and ends: odd within one.
@@ -313,12 +364,17 @@ mod tests {
             assert_eq!(clocks.monotonic_ns, 104);
             // The count of updates is where the structure begins: odd within one.
             let core = symbol(place(name)) as usize;
-            let read = |ram: &[u8]| {
-                fake::with(ram, &info, |guest| Ticks::of(guest).and_then(|t| t.read(guest)))
+            let read = |ram: &[u8], clocks: &Clocks| {
+                fake::with(ram, &info, |guest| Ticks::of(guest, clocks)?.read(guest, clocks))
             };
-            assert_eq!(read(&ram).unwrap(), Some(1000 + after));
+            assert_eq!(read(&ram, &clocks).unwrap(), Some(1000 + after));
+            // The scale of `sched_clock` is 5 / 2^4, and 100 is added to it here.
+            let stable = Clocks { sched_clock_offset: 100, ..clocks.clone() };
+            let queue = symbol(place("runqueues"));
+            fake::put(&mut ram, queue, &[stable.log_ns(true) + 50]);
+            assert_eq!(read(&ram, &stable).unwrap(), Some(1000 + after + 160));
             ram[core] = 7;
-            assert_eq!(read(&ram).unwrap(), None);
+            assert_eq!(read(&ram, &clocks).unwrap(), None);
             let whole = fake::with(&ram, &info, |guest| Clocks::take_whole(guest, 9)).unwrap();
             assert_eq!(whole.cycle_last, 1000 + after, "stopped within an update");
         }

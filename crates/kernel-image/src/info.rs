@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 11;
+const CACHE_VERSION: u32 = 12;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -60,6 +60,7 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "nr_cpu_ids",
     "phys_base",
     "prb",
+    "runqueues",
     "set_kprobe_boot_events",
     "setup_boot_kprobe_events",
     "super_blocks",
@@ -112,6 +113,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("cyc2ns_data", "cyc2ns_mul")],
     &[("cyc2ns_data", "cyc2ns_shift")],
     &[("cyc2ns_data", "cyc2ns_offset")],
+    &[("rq", "clock")],
     &[("tk_data", "timekeeper")],
     &[("timekeeper", "tkr_mono.clock")],
     &[("timekeeper", "tkr_mono.cycle_last")],
@@ -119,6 +121,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("timekeeper", "tkr_mono.shift")],
     &[("timekeeper", "tkr_mono.xtime_nsec")],
     &[("timekeeper", "tkr_mono.base")],
+    &[("timekeeper", "cycle_interval")],
     &[("clocksource", "name")],
     &[("trace_array", "array_buffer.buffer"), ("trace_array", "trace_buffer.buffer")],
     &[("trace_array", "clock_id")],

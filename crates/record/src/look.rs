@@ -2,7 +2,7 @@
 //!
 //! Its VMM is not stopped and not spoken to, nothing is written into it, and only pages that it has
 //! already are read ([`crate::guest_ram`]). What the guest writes meanwhile is told by ids and stamps
-//! that changed, and left out. The guest's clock is tied to the host's by its last tick ([`ticks`]).
+//! that changed, and left out. The guest's clock is tied to the host's by its reads of it ([`ticks`]).
 
 pub mod follow;
 mod ticks;
@@ -24,7 +24,7 @@ use vmeter_machine::launch::Tracee;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::kernel_log::LOST;
 use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
-use vmeter_model::time::{seconds, ClockReading};
+use vmeter_model::time::seconds;
 use vmeter_model::{Event, MachineSpec, Moment, Ns, RunRecord, What, SCHEMA};
 
 pub use vmm::{of_libvirt, Vmm};
@@ -112,16 +112,11 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
     let first = clock::read();
     let mut looked = find(vmm, request.dir, request.cache)?;
     let mut warnings = Vec::new();
-    let mut sources = rings(request, &looked.tracee, &mut warnings);
+    let sources = rings(request, &looked.tracee, &mut warnings);
     let ticks = looked.kernel.look_into(&looked.tracee, ticks::watch);
     let last = clock::read();
     if vmm.is_gone() {
         return Err(LookError::Gone(vmm.pid));
-    }
-    match ticks {
-        Ok(Some(ticks)) => tie(&mut sources, &ticks, first, last),
-        Ok(None) => warnings.push(NO_TICKS.into()),
-        Err(error) => warnings.push(format!("the guest's clock could not be read: {error}")),
     }
     let mut run = RunRecord {
         schema: SCHEMA.into(),
@@ -135,6 +130,11 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
         sources,
         ..RunRecord::default()
     };
+    match ticks {
+        Ok(Some(ticks)) => tie(&mut run, &ticks),
+        Ok(None) => warnings.push(NO_TICKS.into()),
+        Err(error) => warnings.push(format!("the guest's clock could not be read: {error}")),
+    }
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     warnings.extend(place(&mut run, request));
     run.warnings = warnings;
@@ -145,7 +145,7 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
 pub const BEGINS: &str = "time 0 is";
 
 /// Of a guest whose clock can't be tied to the host's.
-const NO_TICKS: &str = "the guest's clock did not tick while it was looked at, or it does not count the TSC: the \
+const NO_TICKS: &str = "the guest did not read its clock while it was looked at, or its clock does not count the TSC: the \
                         guest's times could be tied to the host's only by the VMM's start, which may be far off";
 
 fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
@@ -181,17 +181,24 @@ fn rings(request: &Request<'_>, tracee: &Tracee, warnings: &mut Vec<String>) -> 
 }
 
 /// Ties the guest's clock to the host's where nothing better did (KVM's own offset, as root).
-fn tie(sources: &mut [SourceRecord], ticks: &ticks::Tied, first: ClockReading, last: ClockReading) {
+fn tie(run: &mut RunRecord, ticks: &ticks::Tied) {
+    let [first, .., last] = run.clocks.as_slice() else { return };
     let cycles = last.tsc.saturating_sub(first.tsc).max(1) as f64;
-    let rate = last.monotonic_ns.saturating_sub(first.monotonic_ns) as f64 / cycles;
-    let late = (ticks.late as f64 * rate).ceil() as Ns;
+    let passed = last.monotonic_ns.saturating_sub(first.monotonic_ns).max(1) as f64;
+    // Going back, what the two readings of the host's clocks are off by grows.
+    let off = first.width_ns.saturating_add(last.width_ns) as f64 / passed;
+    let early = off * first.monotonic_ns.saturating_sub(run.exec_ns).max(0) as f64;
+    let late = ticks.late as f64 * passed / cycles + early;
+    let spread = (late * cycles / passed).ceil() as u64;
     let words = format!(
-        "guest TSC, by {} reads of the guest's last tick: the times are at most {:.3} ms late, never early",
+        "guest TSC, by {} reads of when the guest last read it: the times are at most {:.3} ms late \
+         and {:.3} ms early",
         ticks.reads,
-        late as f64 / 1e6
+        late / 1e6,
+        early / 1e6
     );
-    let offset = TscOffset { tsc_offset: Some(ticks.offset), tsc_offset_spread: Some(ticks.late) };
-    guest_clock::tie(sources, offset, &words, late);
+    let offset = TscOffset { tsc_offset: Some(ticks.offset), tsc_offset_spread: Some(spread) };
+    guest_clock::tie(&mut run.sources, offset, &words, late.ceil() as Ns);
 }
 
 /// Puts the run's begin to when the guest kernel's clock began, and its end to where the boot ends.

@@ -1,11 +1,11 @@
 //! A running guest's clock against the host's.
 //!
-//! The guest's timekeeper holds its clocksource's cycles at its last tick. A tick that a read finds
-//! was before the read: so the host's TSC at the read, less these cycles, is never less than the
-//! offset of the two clocks. The least of many reads is off by what passed between that tick and
-//! its read. How much that is at most is known of a tick that was seen to come: it was after the
-//! read before. The kernel reads its clock a moment before it publishes what it read, and a vCPU may
-//! lose its CPU in between; so one such tick is not believed alone.
+//! The guest's kernel keeps when it last read its clock ([`Ticks`]). What a read of ours finds was
+//! before that read: so the host's TSC at the read, less the guest's TSC there, is never less than
+//! the offset of the two. The least of many reads is off by what passed between the kernel's read
+//! and ours. How much that is at most is known of one that was seen to come: it was after our read
+//! before. The kernel reads its clock a moment before it stores what it read, and a vCPU may
+//! lose its CPU in between; so one alone is not believed.
 
 use crate::clock;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use vmeter_model::Ns;
 /// How long a clock is read for at least and at most, ns: a guest that idles ticks when it has to.
 const LEAST: Ns = 150_000_000;
 const MOST: Ns = 1_500_000_000;
-/// Ticks that are enough.
+/// Reads of the kernel's that are enough.
 const ENOUGH: usize = 24;
 /// How many of them have to agree.
 const AGREE: usize = 3;
@@ -34,21 +34,21 @@ pub(super) struct Tied {
     pub reads: usize,
 }
 
-/// A tick: what the host's TSC less the guest's was at most, and, where it was seen to come, at least.
+/// A read of the kernel's: what the host's TSC less the guest's was at most, and, where it was seen to come, at least.
 #[derive(Debug, Clone, Copy)]
 struct Tick {
     most: i64,
     least: Option<i64>,
 }
 
-/// Reads a guest's last tick until enough is known; none of a guest that does not count the TSC, or
-/// that does not tick.
+/// Reads when a guest last read its clock until enough is known; none of a guest that does not count the TSC, or
+/// whose kernel does not run.
 ///
 /// # Errors
 /// When the kernel has no such symbols, or its RAM can't be read.
 pub(super) fn watch(guest: &Guest<'_>) -> Result<Option<Tied>> {
     let clocks = Clocks::take_whole(guest, clock::monotonic())?;
-    let ticks = Ticks::of(guest)?;
+    let ticks = Ticks::of(guest, &clocks)?;
     if !clocks.counts_tsc() {
         return Ok(None);
     }
@@ -57,34 +57,37 @@ pub(super) fn watch(guest: &Guest<'_>) -> Result<Option<Tied>> {
     let mut before: Option<(u64, u64)> = None;
     loop {
         let from = clock::tsc();
-        let read = ticks.read(guest)?;
+        let read = ticks.read(guest, &clocks)?;
         let to = clock::tsc();
-        if let Some(cycles) = read {
+        if let Some(guest_tsc) = read {
             reads += 1;
-            let guest_tsc = clocks.tsc_of(cycles);
-            let since = before.filter(|(last, _)| *last != cycles).map(|(_, from)| from);
-            if before.is_none_or(|(last, _)| last != cycles) {
+            let since = before.filter(|(last, _)| *last != guest_tsc).map(|(_, from)| from);
+            if before.is_none_or(|(last, _)| last != guest_tsc) {
                 let less = |host: u64| host.wrapping_sub(guest_tsc) as i64;
                 seen.push(Tick { most: less(to), least: since.map(less) });
             }
-            before = Some((cycles, from));
+            before = Some((guest_tsc, from));
         }
         let passed = clock::monotonic() - begun;
         if passed >= MOST || seen.len() > ENOUGH && passed >= LEAST {
-            return Ok(tied(&seen, reads));
+            return Ok(tied(&seen, reads, ticks.behind()));
         }
         std::thread::sleep(APART);
     }
 }
 
-fn tied(seen: &[Tick], reads: usize) -> Option<Tied> {
+fn tied(seen: &[Tick], reads: usize, behind: u64) -> Option<Tied> {
     let most = seen.iter().map(|tick| tick.most).min()?;
     // One that came later than it can have been published too late.
     let mut least: Vec<i64> =
         seen.iter().filter_map(|tick| tick.least).filter(|least| *least <= most).collect();
     least.sort_unstable_by(|a, b| b.cmp(a));
     let least = least.get(AGREE - 1).or(least.last())?;
-    Some(Tied { offset: most.checked_neg()?, late: most.abs_diff(*least), reads })
+    Some(Tied {
+        offset: most.checked_neg()?,
+        late: most.abs_diff(*least).saturating_add(behind),
+        reads,
+    })
 }
 
 #[cfg(test)]
@@ -97,12 +100,12 @@ mod tests {
 
     #[test]
     fn the_least_offset_is_late_by_what_three_ticks_allow() {
-        assert_eq!(tied(&[], 0), None);
-        assert_eq!(tied(&[Tick { most: 9, least: None }], 1), None, "it did not tick");
+        assert_eq!(tied(&[], 0, 0), None);
+        assert_eq!(tied(&[Tick { most: 9, least: None }], 1, 0), None, "it did not tick");
         // The true offset is 1000; one tick was published 500 cycles after its clock was read.
         let seen = [tick(1010, 990), tick(1500, 1490), tick(1030, 970), tick(1020, 980)];
-        assert_eq!(tied(&seen, 7), Some(Tied { offset: -1010, late: 40, reads: 7 }));
-        assert_eq!(tied(&seen[..1], 2), Some(Tied { offset: -1010, late: 20, reads: 2 }));
-        assert_eq!(tied(&[tick(i64::MIN, i64::MIN)], 1), None);
+        assert_eq!(tied(&seen, 7, 3), Some(Tied { offset: -1010, late: 43, reads: 7 }));
+        assert_eq!(tied(&seen[..1], 2, 0), Some(Tied { offset: -1010, late: 20, reads: 2 }));
+        assert_eq!(tied(&[tick(i64::MIN, i64::MIN)], 1, 0), None);
     }
 }

@@ -139,8 +139,7 @@ fn is_stable(records: &[PrintkRecord], clocks: &Clocks) -> bool {
         let text = r.text.strip_prefix("sched_clock: Marking ").filter(|_| r.by_kernel)?;
         Some(text.starts_with("stable"))
     };
-    // Only then has it an offset.
-    let by_ram = || is_cut(records) && clocks.sched_clock_offset != 0;
+    let by_ram = || is_cut(records) && clocks.is_stable();
     records.iter().rev().find_map(said).unwrap_or_else(by_ram)
 }
 
