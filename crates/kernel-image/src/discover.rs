@@ -66,8 +66,13 @@ pub fn discover<H: HostMemory + ?Sized>(
         }
         let made = known(&key, candidates, host).map_or_else(
             || {
-                let (mut info, functions) = worked_out(block, at, host)?;
-                let located = locate(candidates, host, &info)?;
+                let (mut info, mut functions) = worked_out(block, at, host)?;
+                let mut located = locate(candidates, host, &info)?;
+                if host.changes() {
+                    // It runs by now; when it was read first, a part of it may have been on its way.
+                    (info, functions) = worked_out(block, at, host)?;
+                    located = locate(candidates, host, &info)?;
+                }
                 info.store(&key, &functions);
                 Ok(Discovered { info, functions, located })
             },

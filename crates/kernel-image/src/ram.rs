@@ -22,6 +22,11 @@ pub trait HostMemory {
     /// # Errors
     /// When any byte of it can't be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// True if it may change while it is read: its guest runs.
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(u64, &mut [u8]) -> io::Result<()>> HostMemory for F {

@@ -34,6 +34,8 @@ pub struct GuestKernel {
     /// The kernel image; without one the kernel is found in RAM, by its own tables.
     path: Option<PathBuf>,
     ram_at_exit: bool,
+    /// Its VMM runs while it is looked into.
+    running: bool,
     known: Option<Arc<(KernelInfo, FunctionTable)>>,
     info: Option<KernelInfo>,
 }
@@ -55,6 +57,7 @@ impl GuestKernel {
             cache: context.cache.to_owned(),
             path: context.kernel.map(Path::to_owned),
             ram_at_exit: context.vmm.ram_at_exit || context.running,
+            running: context.running,
             known: None,
             info: None,
         })
@@ -172,7 +175,8 @@ impl GuestKernel {
     }
 
     fn memory<'a>(&self, tracee: &'a Tracee) -> Result<Memory<'a>, SourceError> {
-        Memory::of(tracee, &self.dir).map_err(|error| SourceError::Io {
+        let memory = Memory::of(tracee, &self.dir).map(|memory| memory.running(self.running));
+        memory.map_err(|error| SourceError::Io {
             path: Path::new("/proc").join(tracee.pid.to_string()).join("maps"),
             error,
         })

@@ -111,6 +111,7 @@ fn record(argv: &[String], kernel: &Path, cache: &Path, dir: &Path) -> RunRecord
         cache,
         kernel: Some(kernel),
         accel: None,
+        running: false,
         own_init: false,
         memory: false,
         vmm: Abilities::default(),

@@ -37,6 +37,7 @@ pub struct Memory<'a> {
     candidates: Vec<Candidate>,
     files: Vec<Vec<Piece>>,
     populated: Populated,
+    running: bool,
 }
 
 impl<'a> Memory<'a> {
@@ -48,7 +49,12 @@ impl<'a> Memory<'a> {
         let mappings = tracee.mappings()?;
         let (candidates, files) = arrange(&mappings, slots::of(dir, tracee));
         let populated = Populated::of(tracee, &mappings);
-        Ok(Memory { tracee, candidates, files, populated })
+        Ok(Memory { tracee, candidates, files, populated, running: false })
+    }
+
+    /// The same of a VMM that runs.
+    pub fn running(self, running: bool) -> Self {
+        Memory { running, ..self }
     }
 
     /// What can be guest RAM: writable and large.
@@ -58,6 +64,10 @@ impl<'a> Memory<'a> {
 }
 
 impl HostMemory for Memory<'_> {
+    fn changes(&self) -> bool {
+        self.running
+    }
+
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
         let Some(place) = address.checked_sub(FILES) else {
             return self.populated.read(self.tracee, address, buffer);
@@ -136,7 +146,7 @@ mod tests {
         assert_eq!(candidates, [Candidate { address: FILES, length: 4 * GIB + 64 }]);
         let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
         let populated = Populated::of(&tracee, &tracee.mappings().expect("own maps"));
-        let memory = Memory { tracee: &tracee, candidates, files, populated };
+        let memory = Memory { tracee: &tracee, candidates, files, populated, running: false };
         let mut buffer = [0; 2];
         memory.read(FILES + 4 * GIB, &mut buffer).expect("high RAM");
         assert_eq!(buffer, [128, 129]);
@@ -161,7 +171,7 @@ mod tests {
         assert_eq!(candidates[3], Candidate { address: FILES, length: 34 * MIB });
         let tracee = Tracee { pid: std::process::id() as i32, stopped_ns: 0 };
         let populated = Populated::of(&tracee, &tracee.mappings().expect("own maps"));
-        let memory = Memory { tracee: &tracee, candidates, files, populated };
+        let memory = Memory { tracee: &tracee, candidates, files, populated, running: false };
         let mut buffer = [0; 4];
         memory.read(FILES + 126, &mut buffer[..2]).expect("the first piece");
         assert_eq!(buffer[..2], [254, 255]);
