@@ -47,7 +47,7 @@ fn on_the_host(run: &Value) -> BTreeMap<String, (f64, f64, f64)> {
             twice.push(name);
         }
     }
-    twice.iter().for_each(|name| drop(once.remove(name)));
+    once.retain(|name, _| !twice.contains(name));
     once
 }
 

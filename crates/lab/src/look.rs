@@ -177,10 +177,11 @@ impl Experiment for Kind {
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
         let mut result = boot::marked(&Session::open(dir)?, marks)?;
         // It is no fault of the run: it is said once, on the screen as well.
-        let begins = |text: &mut String| text.starts_with(look::BEGINS);
+        let begins = |text: &String| text.starts_with(look::BEGINS);
         for run in &mut result.runs {
-            run.timeline.warnings.retain_mut(|text| !begins(text));
-            result.said.extend(run.record.warnings.extract_if(.., begins));
+            result.said.extend(run.record.warnings.iter().filter(|text| begins(text)).cloned());
+            run.record.warnings.retain(|text| !begins(text));
+            run.timeline.warnings.retain(|text| !begins(text));
         }
         // A VM that runs is not booted again.
         result.hints.retain(|hint| hint.starts_with("vmeter show"));

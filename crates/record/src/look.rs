@@ -87,20 +87,25 @@ pub struct Looked {
 /// # Errors
 /// When the VMM is gone or is not to be read, or no kernel is in it.
 pub fn find(vmm: &Vmm, dir: &Path, cache: &Path) -> Result<Looked, LookError> {
+    for _ in 1..TRIES {
+        if let Ok(looked) = find_once(vmm, dir, cache) {
+            return Ok(looked);
+        }
+        std::thread::sleep(APART);
+    }
+    find_once(vmm, dir, cache)
+}
+
+fn find_once(vmm: &Vmm, dir: &Path, cache: &Path) -> Result<Looked, LookError> {
     let spec = MachineSpec::default();
     let context = context(&spec, vmm, dir, cache);
     let nothing = || LookError::NoVm(format!("pid {}: there is no guest to look into", vmm.pid));
     let mut kernel = GuestKernel::of(&context).ok_or_else(nothing)?;
-    let mut last = None;
-    for _ in 0..TRIES {
-        let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
-        match kernel.look_into(&tracee, |guest| guest.symbol("_text")) {
-            Ok(_) => return Ok(Looked { tracee, kernel }),
-            Err(error) => last = Some(error.to_string()),
-        }
-        std::thread::sleep(APART);
+    let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
+    match kernel.look_into(&tracee, |guest| guest.symbol("_text")) {
+        Ok(_) => Ok(Looked { tracee, kernel }),
+        Err(error) => Err(vmm.why_not(&error.to_string())),
     }
-    Err(vmm.why_not(&last.unwrap_or_default()))
 }
 
 /// Looks into a VM and records what its RAM tells into the request's folder.
@@ -218,9 +223,17 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         false => "the clock of the guest's kernel began",
         true => "the first line was said that the guest's log still has",
     };
+    let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
+    {
+        Some(source) => format!(
+            " (\u{b1}0.01 s; times are at most {:.3} ms late)",
+            source.error_ns as f64 / 1e6
+        ),
+        None => " or so".to_owned(),
+    };
     said.push(format!(
-        "{BEGINS} when {from}, {:.2} s (\u{b1}0.01 s) after the VMM's process was started; what was \
-         before, and the console, can't be had from a VM that runs",
+        "{BEGINS} when {from}, {:.2} s{late} after the VMM's process was started; what was before, and \
+         the console, can't be had from a VM that runs",
         seconds(begin)
     ));
     run.exec_ns = run.exec_ns.saturating_add(begin);

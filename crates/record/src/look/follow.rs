@@ -1,6 +1,6 @@
 //! What is new in a guest's log and trace, poll by poll.
 
-use super::{find, LookError, Looked, Vmm};
+use super::{find_once, LookError, Looked, Vmm};
 use crate::clock;
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl<'a> Follower<'a> {
     /// Follows from what is said from now on, or `all` that the guest's log has.
     ///
     /// # Errors
-    /// As [`find`], but for a guest that has no kernel yet: that is waited for.
+    /// As [`super::find`], but for a guest that has no kernel yet: that is waited for.
     pub fn new(vmm: &'a Vmm, cache: &'a Path, all: bool) -> std::result::Result<Self, LookError> {
         let mut follower = Follower { vmm, cache, looked: None, next: 0, held: None, traced: None };
         follower.poll()?;
@@ -87,7 +87,7 @@ impl<'a> Follower<'a> {
             return Err(LookError::Gone(self.vmm.pid));
         }
         if self.looked.is_none() {
-            match find(self.vmm, self.cache, self.cache) {
+            match find_once(self.vmm, self.cache, self.cache) {
                 Ok(looked) => self.looked = Some(looked),
                 Err(LookError::NoKernel(_)) => return Ok(Vec::new()),
                 Err(error) => return Err(error),
