@@ -141,6 +141,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         label: "default".into(),
         warmup: false,
         watch: WatchLevel::Light,
+        origin: Default::default(),
         argv: words(
             "qemu-system-x86_64 -machine q35 -accel tcg -kernel vmlinuz -append console=ttyS0",
         ),
