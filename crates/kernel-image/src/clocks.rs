@@ -212,6 +212,12 @@ impl Clocks {
         self.log_ns(self.is_stable()).saturating_add_signed(since.round() as i64)
     }
 
+    /// True if these clocks and others make the same of what is read.
+    pub fn is_scaled_as(&self, other: &Self) -> bool {
+        let of = |clocks: &Self| (clocks.sched_clock, clocks.sched_clock_add, clocks.is_stable());
+        self.clocksource == other.clocksource && of(self) == of(other)
+    }
+
     /// True if the kernel came to trust its TSC, as far as RAM tells: only then has it this offset.
     pub fn is_stable(&self) -> bool {
         self.counts_tsc() && self.sched_clock_offset != 0

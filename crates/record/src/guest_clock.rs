@@ -196,17 +196,21 @@ pub fn share_offset(sources: &mut [SourceRecord], seen: TscOffset) {
     }
 }
 
-/// Ties the sources on the guest's TSC to the host's, those of which nothing better is known.
-pub fn tie(sources: &mut [SourceRecord], offset: TscOffset, clock: &str, error_ns: Ns) {
-    for source in sources.iter_mut().filter(|source| source.parameters.contains_key("accel")) {
-        if source.parameters.contains_key("tsc_offset") {
-            continue;
-        }
+/// Ties the sources on the guest's TSC to the host's, those of which nothing better is known: true if
+/// there was one.
+pub fn tie(sources: &mut [SourceRecord], offset: TscOffset, clock: &str, error_ns: Ns) -> bool {
+    // Only those on the guest's clock have these parameters.
+    let on_it = |source: &SourceRecord| source.clock.starts_with("guest TSC");
+    let known = |source: &SourceRecord| source.parameters.contains_key("tsc_offset");
+    let mut tied = false;
+    for source in sources.iter_mut().filter(|source| on_it(source) && !known(source)) {
         if let Ok(Value::Object(map)) = serde_json::to_value(offset) {
             source.parameters.extend(map);
         }
         (source.clock, source.error_ns) = (clock.to_owned(), error_ns);
+        tied = true;
     }
+    tied
 }
 
 /// The record of what a recorder saved on this clock.

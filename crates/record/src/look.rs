@@ -135,10 +135,12 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
         sources,
         ..RunRecord::default()
     };
-    match ticks {
-        Ok(Some(ticks)) => tie(&mut run, &ticks),
-        Ok(None) => warnings.push(NO_TICKS.into()),
-        Err(error) => warnings.push(format!("the guest's clock could not be read: {error}")),
+    let ticks = ticks.unwrap_or_else(|error| {
+        warnings.push(format!("the guest's clock could not be read: {error}"));
+        None
+    });
+    if tie(&mut run, ticks) {
+        warnings.push(NO_TICKS.into());
     }
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     warnings.extend(place(&mut run, request));
@@ -150,8 +152,10 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
 pub const BEGINS: &str = "time 0 is";
 
 /// Of a guest whose clock can't be tied to the host's.
-const NO_TICKS: &str = "the guest did not read its clock while it was looked at, or its clock does not count the TSC: the \
-                        guest's times could be tied to the host's only by the VMM's start, which may be far off";
+const NO_TICKS: &str =
+    "the guest did not read its clock while it was looked at, or its clock does not count the TSC: \
+     the times are tied to the host's only by the VMM's start, and may be as late as they say; look \
+     again when the guest has something to do";
 
 fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
     Context {
@@ -185,25 +189,35 @@ fn rings(request: &Request<'_>, tracee: &Tracee, warnings: &mut Vec<String>) -> 
     sources
 }
 
-/// Ties the guest's clock to the host's where nothing better did (KVM's own offset, as root).
-fn tie(run: &mut RunRecord, ticks: &ticks::Tied) {
-    let [first, .., last] = run.clocks.as_slice() else { return };
+/// Ties the guest's clock to the host's where nothing better did (KVM's own offset, as root). True if that is
+/// by the VMM's start alone: the guest's TSC began with it, or after.
+fn tie(run: &mut RunRecord, ticks: Option<ticks::Tied>) -> bool {
+    let [first, .., last] = run.clocks.as_slice() else { return true };
     let cycles = last.tsc.saturating_sub(first.tsc).max(1) as f64;
     let passed = last.monotonic_ns.saturating_sub(first.monotonic_ns).max(1) as f64;
+    let age = first.monotonic_ns.saturating_sub(run.exec_ns).max(0) as f64;
     // Going back, what the two readings of the host's clocks are off by grows.
-    let off = first.width_ns.saturating_add(last.width_ns) as f64 / passed;
-    let early = off * first.monotonic_ns.saturating_sub(run.exec_ns).max(0) as f64;
-    let late = ticks.late as f64 * passed / cycles + early;
-    let spread = (late * cycles / passed).ceil() as u64;
+    let early = first.width_ns.saturating_add(last.width_ns) as f64 / passed * age;
+    let now = i64::try_from(first.tsc).unwrap_or(i64::MAX);
+    let offset = ticks.map_or(now.saturating_neg(), |ticks| ticks.offset);
+    let known = ticks.and_then(|ticks| ticks.late);
+    let since_start = || {
+        let started = now.saturating_sub((age * cycles / passed) as i64);
+        u64::try_from(offset.saturating_neg().saturating_sub(started)).unwrap_or(0)
+    };
+    let late = known.unwrap_or_else(since_start) as f64 * passed / cycles + early;
+    let by = match (ticks, known) {
+        (Some(ticks), Some(_)) => format!("{} reads of when the guest last read it", ticks.reads),
+        _ => "the VMM's start".to_owned(),
+    };
     let words = format!(
-        "guest TSC, by {} reads of when the guest last read it: the times are at most {:.3} ms late \
-         and {:.3} ms early",
-        ticks.reads,
+        "guest TSC, by {by}: the times are at most {:.3} ms late and {:.3} ms early",
         late / 1e6,
         early / 1e6
     );
-    let offset = TscOffset { tsc_offset: Some(ticks.offset), tsc_offset_spread: Some(spread) };
-    guest_clock::tie(&mut run.sources, offset, &words, late.ceil() as Ns);
+    let spread = (late * cycles / passed).ceil() as u64;
+    let offset = TscOffset { tsc_offset: Some(offset), tsc_offset_spread: Some(spread) };
+    guest_clock::tie(&mut run.sources, offset, &words, late.ceil() as Ns) && known.is_none()
 }
 
 /// Puts the run's begin to when the guest kernel's clock began, and its end to where the boot ends.

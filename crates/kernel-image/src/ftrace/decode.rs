@@ -158,7 +158,10 @@ impl FtraceDump {
     pub fn decode(&self) -> Decoded {
         let mut decoded = Decoded::default();
         for ring in &self.header.cpus {
-            decoded.lost = decoded.lost.saturating_add(ring.overrun).saturating_add(ring.dropped);
+            decoded.lost = decoded
+                .lost
+                .saturating_add(ring.overrun.max(ring.torn))
+                .saturating_add(ring.dropped);
             for &(offset, length) in &ring.pages {
                 let page = usize::try_from(offset).ok().and_then(|start| {
                     self.raw.get(start..start.checked_add(usize::try_from(length).ok()?)?)

@@ -55,6 +55,8 @@ pub struct Follower<'a> {
     /// The record that comes next, and the last that was read and held back: a program may add to it.
     next: u64,
     held: Option<PrintkRecord>,
+    /// What is later than the one that is held back.
+    later: Vec<News>,
     /// The last stamp of the trace; none where nothing is traced.
     traced: Option<u64>,
 }
@@ -65,7 +67,15 @@ impl<'a> Follower<'a> {
     /// # Errors
     /// As [`super::find`], but for a guest that has no kernel yet: that is waited for.
     pub fn new(vmm: &'a Vmm, cache: &'a Path, all: bool) -> std::result::Result<Self, LookError> {
-        let mut follower = Follower { vmm, cache, looked: None, next: 0, held: None, traced: None };
+        let mut follower = Follower {
+            vmm,
+            cache,
+            looked: None,
+            next: 0,
+            held: None,
+            later: Vec::new(),
+            traced: None,
+        };
         follower.poll()?;
         if all {
             (follower.next, follower.held) = (0, None);
@@ -99,10 +109,21 @@ impl<'a> Follower<'a> {
             self.looked = None;
             return Ok(Vec::new());
         };
-        let mut news = self.lines(log.records());
-        news.extend(trace.map(|trace| self.execs(trace)).unwrap_or_default());
+        let news = self.lines(log.records());
+        let execs = trace.map(|trace| self.execs(trace)).unwrap_or_default();
+        Ok(self.in_order(news, execs))
+    }
+
+    /// In order of time, as far as that is known by now.
+    fn in_order(&mut self, lines: Vec<News>, execs: Vec<News>) -> Vec<News> {
+        let mut news = std::mem::take(&mut self.later);
+        news.extend(lines.into_iter().chain(execs));
         news.sort_by_key(News::ts_ns);
-        Ok(news)
+        if let Some(held) = self.held.as_ref().filter(|held| held.seq >= self.next) {
+            let is_before = |news: &News| news.ts_ns().is_none_or(|ts| ts < held.ts_ns);
+            self.later = news.split_off(news.partition_point(is_before));
+        }
+        news
     }
 
     fn lines(&mut self, mut records: Vec<PrintkRecord>) -> Vec<News> {
@@ -172,8 +193,15 @@ mod tests {
     fn each_line_is_new_once_and_what_was_lost_is_counted() {
         let vmm = Vmm::of(std::process::id() as i32).expect("this process");
         let cache = Path::new("/nonexistent");
-        let mut follower =
-            Follower { vmm: &vmm, cache, looked: None, next: 0, held: None, traced: None };
+        let mut follower = Follower {
+            vmm: &vmm,
+            cache,
+            looked: None,
+            next: 0,
+            held: None,
+            later: Vec::new(),
+            traced: None,
+        };
         let said = |news: Vec<News>| -> Vec<String> {
             let text = |news: News| match news {
                 News::Line { text, .. } => text,
@@ -189,5 +217,12 @@ mod tests {
         let lost = vec![record(5, "f\ng"), record(6, "h")];
         assert_eq!(said(follower.lines(lost)), ["Lost(3)", "f", "g"]);
         assert_eq!(said(follower.lines(vec![record(0, "x"), record(1, "y")])), ["Restarted", "x"]);
+        // What came after a line that is held back waits for it.
+        let exec = |ts_ns| News::Exec { ts_ns, pid: 1, file: "/init".into() };
+        let first = follower.in_order(Vec::new(), vec![exec(11), exec(9)]);
+        assert_eq!(first, [exec(9)]);
+        let lines = follower.lines(vec![record(0, "x"), record(1, "y")]);
+        let line = News::Line { ts_ns: 10, text: "y".into() };
+        assert_eq!(follower.in_order(lines, Vec::new()), [line, exec(11)]);
     }
 }
