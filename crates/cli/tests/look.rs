@@ -60,7 +60,7 @@ fn a_look_says_what_a_watched_boot_of_the_same_guest_says() {
     let lab = Lab::new();
     let (watched, looked) = (lab.path("watched"), lab.path("looked"));
     let boot = ["boot", "--accel", "tcg", "--memory", "256", "--warmup", "0", "--runs", "1", "-q"];
-    let guest = ["--append", "vmeter.sleep=nap:5000 cryptomgr.notests", "--save", text(&watched)];
+    let guest = ["--append", "vmeter.sleep=nap:8000 cryptomgr.notests", "--save", text(&watched)];
     let mut boot = lab.command(&[&boot[..], &guest].concat());
     let mut boot = Ended(boot.stdout(Stdio::null()).spawn().expect("vmeter runs"));
     let begun = Instant::now();
@@ -111,7 +111,9 @@ fn is_alike(watched: &Value, looked: &Value) {
     let before = phases.iter().find(|name| name.starts_with("vmm:") || name.starts_with("bios:"));
     assert!(
         before.is_none() && phases.contains(&"kernel:initcalls-before-userspace"),
-        "{phases:?}"
+        "{phases:?} {} {}",
+        run["sources"],
+        run["warnings"]
     );
     let (of_boot, of_look) = (on_the_host(&watched["runs"][0]), on_the_host(run));
     let error = run["sources"][0]["error_s"].as_f64().expect("s");
