@@ -176,7 +176,13 @@ fn a_probe_is_no_vmm() {
         assert!(argv.contains("--for"), "{name}: {argv}");
         assert_eq!(run["runs"][0]["outcome"], "done", "{name}");
     }
-    for command in [vec![vmm.as_str(), "-version"], vec!["true"], vec!["sh", "-c", "sleep 0"]] {
+    for command in [
+        vec![vmm.as_str(), "-version"],
+        vec!["true"],
+        // Any program prints.
+        vec!["sh", "-c", "echo hello; sleep 0"],
+        vec!["cat", "/proc/self/status"],
+    ] {
         let words = ["boot", "--warmup", "0", "--runs", "1", "--"];
         let ran = lab.run(&[words.as_slice(), &command].concat());
         assert_eq!(ran.status, 1, "{command:?}: {}", ran.stdout);
