@@ -33,7 +33,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             Some(all)
         }
         "findings" => words("findings crypto-tests udev-settle --vmm mock --warmup 1 --runs 3"),
-        "memory" => words("memory --warmup 0 --runs 4 -- sh -c echo${IFS}up;sleep${IFS}0.1"),
+        "memory" => words("memory --warmup 0 --runs 4 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.1"),
         "dirty" => {
             has_kvm()?;
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit")

@@ -130,7 +130,13 @@ fn what_is_not_vmeters_is_never_ended() {
         ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(ended now)"),
         ("its launcher waits", format!("setsid --wait {run}"), "--timeout 2", false, "timed out"),
         ("in the session", format!("{run} & wait"), "--timeout 2", false, "timed out"),
-        ("its launcher fails", format!("{run} & {pid}; exit 3"), "", false, "ended with it: qemu"),
+        (
+            "its launcher fails",
+            format!("{run} & {pid}; sleep 0.3; exit 3"),
+            "",
+            false,
+            "ended with it: qemu",
+        ),
         ("done", quick.clone(), "", false, "power-off"),
     ] {
         let _ = std::fs::remove_file(&file);
