@@ -11,7 +11,6 @@ mod contrast;
 mod device_model;
 mod exits;
 mod followed;
-mod gap;
 pub mod growth;
 mod habits;
 pub mod levels;
@@ -109,6 +108,5 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &signs::Signs,
     &logged::SlowInLog,
     &stands::StandsStill,
-    &gap::Gap,
     &habits::Habits,
 ];
