@@ -90,8 +90,6 @@ pub struct Evidence {
     pub named: bool,
     /// Groups of threads that the recording's maker started.
     pub own: BTreeSet<GroupId>,
-    /// Groups of threads whose calls were recorded, where those of others were not.
-    pub picked: BTreeSet<GroupId>,
     /// When threads of a name got a CPU after they had waited long for one, and how long.
     pub late: BTreeMap<GroupId, Vec<(u64, u64)>>,
     /// Sleeps of threads of a name for a device in which the kernel let requests go that a cgroup's
@@ -186,7 +184,6 @@ impl Gather {
         merge.launched().for_each(|thread| evidence.started.launched(thread));
         evidence.own = evidence.started.groups(&evidence.groups);
         evidence.own.extend(evidence.partners());
-        evidence.picked = evidence.picked();
         evidence.late = evidence.late();
         evidence.xen.finish(evidence.last);
         evidence.doubt();

@@ -64,25 +64,6 @@ impl Evidence {
         both.map(|((other, _), _)| *other).collect()
     }
 
-    /// Programs whose calls are recorded, where others sleep outside of any: whoever recorded them asks
-    /// about these. None if all are recorded.
-    pub(super) fn picked(&self) -> BTreeSet<GroupId> {
-        let group = |tid: &Tid| self.groups.group_of(*tid);
-        let user = |who: &GroupId| !self.groups.is_kernel(*who);
-        let calling = self.threads.iter().filter(|(_, own)| own.calls || own.is_vcpu);
-        let calling = calling.filter_map(|(tid, _)| group(tid)).filter(user);
-        let calling: BTreeSet<GroupId> = calling.collect();
-        let silent = self
-            .threads
-            .iter()
-            .filter(|(tid, own)| own.outside >= super::OUTSIDE && self.called.contains(&tid.file));
-        let mut silent = silent.filter_map(|(tid, _)| group(tid)).filter(user);
-        match silent.any(|who| !calling.contains(&who)) {
-            true => calling,
-            false => BTreeSet::new(),
-        }
-    }
-
     /// Whose thread made the first of a group, where that is recorded.
     pub fn maker(&self, group: GroupId) -> Option<GroupId> {
         let first = self.groups.get(group)?.first;
