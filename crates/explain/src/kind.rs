@@ -162,6 +162,8 @@ pub enum Why {
     Grows,
     /// User space computes for longer each time.
     Walks,
+    /// A single long stretch.
+    Gap,
     /// Between two lines of a log, over and over.
     LogStands,
     /// Slower than its peers.
@@ -189,7 +191,7 @@ impl Why {
             Why::Stopped => Kind::Paused,
             Why::Signals => Kind::Interference,
             Why::InCall | Why::SlowCall | Why::OnCpu | Why::Asleep => Kind::Unknown,
-            Why::LogStands | Why::Outlier | Why::Logged => Kind::Unknown,
+            Why::Gap | Why::LogStands | Why::Outlier | Why::Logged => Kind::Unknown,
         }
     }
 
@@ -198,7 +200,7 @@ impl Why {
         match self {
             Why::Burst | Why::Accesses | Why::DeviceModel => Some(Modifier::Unbatched),
             Why::Grows | Why::Walks => Some(Modifier::Superlinear),
-            Why::LogStands => Some(Modifier::Stall),
+            Why::Gap | Why::LogStands => Some(Modifier::Stall),
             _ => None,
         }
     }

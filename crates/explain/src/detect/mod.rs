@@ -11,6 +11,7 @@ mod contrast;
 mod device_model;
 mod exits;
 mod followed;
+mod gap;
 pub mod growth;
 mod habits;
 pub mod levels;
@@ -108,5 +109,6 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &signs::Signs,
     &logged::SlowInLog,
     &stands::StandsStill,
+    &gap::Gap,
     &habits::Habits,
 ];

@@ -226,6 +226,9 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     let Some(at) = told.iter().position(same) else {
         return told.push(Told::pattern(beside, pattern));
     };
+    if pattern.why == Why::Gap {
+        return stall(view, told, at, pattern);
+    }
     let one = &mut told[at];
     if one.is_pattern() {
         // Another pattern of the same.
@@ -248,6 +251,20 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     pattern.chain.append(&mut own.chain);
     pattern.way = std::mem::take(&mut own.way);
     *own = pattern;
+}
+
+/// A single long stretch of what else is explained: if it is most of that, the explanation keeps the rest.
+fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, pattern: Candidate) {
+    let Told { root, candidate: rule, .. } = &mut told[at];
+    let root = *root;
+    if pattern.saving.saturating_mul(2) < rule.saving {
+        return;
+    }
+    rule.saving = rule.saving.saturating_sub(pattern.saving);
+    if view.share(rule.saving) < LEAST_SHARE {
+        told.remove(at);
+    }
+    told.push(Told::pattern(root, pattern));
 }
 
 /// How much slower it is than its peers, where there is room for that.
