@@ -119,16 +119,18 @@ fn tested(
     let mut series = part.to_vec();
     let mut all = vec![Sizes::of(part)];
     let first = (draws / 10).max(FIRST_DRAWS).min(draws);
-    for draws in [first, draws - first] {
+    let mut p_value = 1.0;
+    for draws in [first, draws - first].into_iter().filter(|draws| *draws > 0) {
         all.extend((0..draws).map(|_| {
             redraw(&mut series, rng);
             Sizes::of(&series)
         }));
-        if joint_p_value(&all) > NO_CHANGE {
+        p_value = joint_p_value(&all);
+        if p_value > NO_CHANGE {
             break;
         }
     }
-    Some((chosen, joint_p_value(&all)))
+    Some((chosen, p_value))
 }
 
 /// Draws of a null distribution of so many values.

@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_step_that_is_plain_is_told() {
-        for (n, step, least) in [(20, 2.7, 14), (20, 4.0, 34), (40, 2.7, 35)] {
-            let (shown, told) = rates(n, 50, 0.0, 3 * n / 5, step);
-            assert!(shown >= 38 && told >= least, "{n} {step}: {shown} {told}");
+        for (n, step, least) in [(20, 2.7, 33), (20, 4.0, 72), (40, 2.7, 75)] {
+            let (shown, told) = rates(n, 100, 0.0, 3 * n / 5, step);
+            assert!(shown >= 80 && told >= least, "{n} {step}: {shown} {told}");
         }
     }
 }
