@@ -7,9 +7,10 @@
 
 mod common;
 
-use common::{stages, text, Lab};
+use common::{kernel, stages, text, Lab};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use vmeter_kernel_image::KernelImage;
 
 /// Checks a session of one run: what its console contradicts. Says what is unattributed.
 fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
@@ -36,6 +37,40 @@ fn check(lab: &Lab, name: &str, session: &Path) -> Vec<String> {
         found.push(format!("{unattributed} unattributed, and at most {most} should be"));
     }
     found.into_iter().map(|what| format!("{name}: {what}")).collect()
+}
+
+/// As the kernels of microVMs are built, without `CONFIG_FTRACE`: Debian's with the event of initcalls under
+/// another name.
+#[test]
+fn a_kernel_that_cannot_trace_logs_its_initcalls_where_it_is_quiet() {
+    let Some((_, kernel)) = kernel() else { return };
+    let lab = Lab::new();
+    let mut elf = KernelImage::open(&kernel).expect("a kernel").vmlinux().to_vec();
+    let name = b"initcall_finish\0";
+    let is_name = |at: &usize| elf[*at..].starts_with(name);
+    let places: Vec<usize> = (0..elf.len()).filter(is_name).collect();
+    for at in places {
+        elf[at + name.len() - 2] = b'_';
+    }
+    let vmlinux = lab.path("vmlinux");
+    std::fs::write(&vmlinux, elf).expect("scratch space");
+    let boot = |words: &str| {
+        let line = format!("console=ttyS0 panic=-1 no_timer_check cryptomgr.notests {words}");
+        let once = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Kernel panic", "--"];
+        let vmm =
+            "qemu-system-x86_64 -accel tcg -m 256 -nodefaults -nographic -serial stdio -no-reboot";
+        let given = ["-kernel", text(&vmlinux), "-append", &line];
+        let vmm: Vec<&str> = vmm.split(' ').chain(given).collect();
+        lab.json(&[&once[..], &vmm].concat())["runs"][0].clone()
+    };
+    let quiet = boot("quiet");
+    let added = quiet["injected"].to_string();
+    assert!(added.contains("initcall_debug log_buf_len=") && !added.contains("trace_event"));
+    let spans = quiet["spans"].as_array().expect("spans");
+    let named = |span: &&Value| span["name"].as_str().is_some_and(|n| n.starts_with("initcall "));
+    assert!(spans.iter().filter(named).count() > 300, "{added}");
+    // What it adds a loud one prints in part.
+    assert!(!boot("loglevel=7")["injected"].to_string().contains("initcall_debug"));
 }
 
 /// The share of a run that lies between two stages of which nobody saw the border: what no

@@ -39,7 +39,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             );
             None
         }
-        "memory" => words("memory --warmup 0 --runs 4 -- sh -c echo${IFS}up;sleep${IFS}0.1"),
+        "memory" => words("memory --warmup 0 --runs 4 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.1"),
         "dirty" => {
             has_kvm()?;
             words("dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit")

@@ -130,7 +130,13 @@ fn what_is_not_vmeters_is_never_ended() {
         ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(ended now)"),
         ("its launcher waits", format!("setsid --wait {run}"), "--timeout 2", false, "timed out"),
         ("in the session", format!("{run} & wait"), "--timeout 2", false, "timed out"),
-        ("its launcher fails", format!("{run} & {pid}; exit 3"), "", false, "ended with it: qemu"),
+        (
+            "its launcher fails",
+            format!("{run} & {pid}; sleep 0.3; exit 3"),
+            "",
+            false,
+            "ended with it: qemu",
+        ),
         ("done", quick.clone(), "", false, "power-off"),
     ] {
         let _ = std::fs::remove_file(&file);
@@ -176,7 +182,13 @@ fn a_probe_is_no_vmm() {
         assert!(argv.contains("--for"), "{name}: {argv}");
         assert_eq!(run["runs"][0]["outcome"], "done", "{name}");
     }
-    for command in [vec![vmm.as_str(), "-version"], vec!["true"], vec!["sh", "-c", "sleep 0"]] {
+    for command in [
+        vec![vmm.as_str(), "-version"],
+        vec!["true"],
+        // Any program prints.
+        vec!["sh", "-c", "echo hello; sleep 0"],
+        vec!["cat", "/proc/self/status"],
+    ] {
         let words = ["boot", "--warmup", "0", "--runs", "1", "--"];
         let ran = lab.run(&[words.as_slice(), &command].concat());
         assert_eq!(ran.status, 1, "{command:?}: {}", ran.stdout);

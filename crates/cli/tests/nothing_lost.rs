@@ -167,17 +167,21 @@ fn folders_that_cannot_be_written() {
     }
 }
 
-/// Somebody clears the session's folder away while it runs: no run is saved without its session.
+/// Somebody clears the session's folder away while it runs, or its runs: no run is saved without its
+/// session. One that was moved goes on where it is.
 #[test]
 fn a_folder_that_goes_while_its_session_runs() {
     let lab = Lab::new();
-    let (save, count) = (lab.path("session"), lab.path("count"));
-    for (kind, prepare) in [("boot", false), ("bench", true)] {
-        let goes = format!(
-            "echo >>{1}; test $(wc -l <{1}) -lt 3 || rm -rf {0}",
-            text(&save),
-            text(&count)
-        );
+    let [save, moved, count] = ["session", "moved", "count"].map(|name| lab.path(name));
+    let [gone, runs] = [format!("rm -rf {}", text(&save)), format!("rm -rf {}/runs", text(&save))];
+    let away = format!("mv {} {}", text(&save), text(&moved));
+    for (kind, prepare, goes) in [
+        ("boot", false, &gone),
+        ("bench", true, &gone),
+        ("boot", true, &runs),
+        ("boot", true, &away),
+    ] {
+        let goes = format!("echo >>{0}; test $(wc -l <{0}) -ne 3 || {goes}", text(&count));
         let vmm = if prepare { "echo up".to_owned() } else { format!("{goes}; echo up") };
         let mut arguments = vec![kind, "--until", "line:up", "--runs", "5", "--warmup", "0"];
         arguments.extend(["--save", text(&save)]);
@@ -188,7 +192,13 @@ fn a_folder_that_goes_while_its_session_runs() {
         let ran = lab.run(&arguments);
         assert_eq!(ran.status, 3, "{}{}", ran.stdout, ran.stderr);
         assert!(ran.stderr.contains("was removed or moved"), "{}", ran.stderr);
-        assert!(!save.exists(), "a folder without a session is left");
+        assert!(!ran.stderr.contains("are safe there"), "{}", ran.stderr);
+        assert!(!save.exists() || goes.ends_with("runs"), "a folder without a session is left");
+        let _ = std::fs::remove_dir_all(&save);
+        if moved.exists() {
+            let resumed = lab.run(&[kind, "--resume", text(&moved)]);
+            assert_eq!(resumed.status, 0, "{}", resumed.stderr);
+        }
         std::fs::remove_file(&count).expect("the count");
     }
 }

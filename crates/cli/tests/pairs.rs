@@ -24,7 +24,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
         "sweep" => "sweep --vmm mock --warmup 0 --runs 2 -P pcie-root-ports=0..1",
         "range" => "range --vmm mock --machine {worktree}/product --warmup 0 --runs 2",
         "findings" => "findings crypto-tests --vmm mock --warmup 0 --runs 2",
-        "memory" => "memory --warmup 0 --runs 2 -- sh -c echo${IFS}up;sleep${IFS}0.05",
+        "memory" => "memory --warmup 0 --runs 2 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.05",
         "dirty" => "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit",
         "irq" => "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none --no-trace",
         "migrate" => "migrate --dirty-rate 0 --memory 32 --warmup 0 --runs 2",

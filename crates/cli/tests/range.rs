@@ -233,6 +233,26 @@ fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
     assert!(removed.status == 0 && !whole.exists(), "{}", removed.stderr);
 }
 
+/// A search names one commit, and says when that is not all; what was taken back it cannot see, and says so.
+#[test]
+fn a_search_says_what_it_did_not_look_for() {
+    let twice = |i: usize| 50.0 + [4, 9].iter().filter(|from| i >= **from).count() as f64 * 40.0;
+    let back = |i: usize| if (4..8).contains(&i) { 90.0 } else { 50.0 };
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/guest", "--bisect", "--warmup", "0"];
+    let search = |length: &dyn Fn(usize) -> f64| {
+        let lab = Lab::new();
+        let (repo, range) = repository(&lab, 12, |i| vec![("guest", mock_guest(length(i)))]);
+        let ran = lab.run(&[&["range", "--repo", text(&repo), &range], &machine[..]].concat());
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let said = search(&twice);
+    let both =
+        said.contains("another commit changed the time too") || said.contains("If several did");
+    assert!(both, "{said}");
+    assert!(search(&back).contains("a change that a later commit took back is not seen"));
+}
+
 /// What no number of runs can find, or nobody can add runs to, is refused in words.
 #[test]
 fn what_cannot_be_detected_is_refused() {

@@ -26,7 +26,10 @@ fn time_in_which_vmeter_was_stopped_is_no_phase() {
     // A VMM of which vmeter's wait would become a phase: it ends while vmeter is stopped.
     let vmm = lab.script(
         "vmm",
-        &format!("#!/bin/sh\n[ \"$1\" = go ] && : >{}\necho up\nexec sleep 0.4\n", text(&begun)),
+        &format!(
+            "#!/bin/sh\n[ \"$1\" = go ] && : >{}\necho Linux version 6\nexec sleep 0.4\n",
+            text(&begun)
+        ),
     );
     let arguments = ["boot", "--warmup", "0", "--runs", "1", "--save", text(&save), "--"];
     let child = lab
@@ -87,11 +90,12 @@ fn a_session_without_its_machine_is_called_damaged() {
 fn a_console_that_is_cut_is_said_and_counted_whole() {
     const PRINTED: u64 = 70 << 20;
     let lab = Lab::new();
-    let line = format!("head -c {PRINTED} /dev/zero | tr '\\0' x");
+    const FIRST: &str = "Linux version 6";
+    let line = format!("echo {FIRST}; head -c {PRINTED} /dev/zero | tr '\\0' x");
     let arguments = ["boot", "--warmup", "0", "--runs", "1", "--", "sh", "-c", &line];
     let result = lab.json(&arguments);
     let run = &result["runs"][0];
-    assert_eq!(run["counts"]["console_bytes"], PRINTED);
+    assert_eq!(run["counts"]["console_bytes"], PRINTED + FIRST.len() as u64 + 1);
     assert!(
         run["warnings"].to_string().contains("the console is cut at 64 MiB"),
         "{}",

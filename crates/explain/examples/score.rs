@@ -3,7 +3,7 @@
 //!
 //! The folder holds `NAME.slow.*`, `NAME.ok.*` (the same without the fault) and `truth.json`:
 //! by name `words`, patterns that a right answer's headline or claims hold, and `not`, kinds of
-//! finding that would contradict it, `about`, the thread's name that `--about` gives to `--comm`. Without FOLDER, `VMETER_EXPLAIN_CORPUS` names it.
+//! finding that would contradict it, `about`, what `--about` gives to `--comm`. Without FOLDER, `VMETER_EXPLAIN_CORPUS` names it.
 
 #[path = "../tests/corpus/mod.rs"]
 mod corpus;
@@ -45,11 +45,7 @@ fn main() {
         if !names.is_empty() && !names.contains(&fault.name) {
             continue;
         }
-        let mut judged = fault.judge_without(class);
-        if about {
-            judged.slow = fault.named();
-            judged.marks = fault.marks(&judged.slow, &judged.ok);
-        }
+        let judged = if about { fault.judge_about() } else { fault.judge_without(class) };
         second += usize::from(judged.second);
         counts[judged.verdict as usize] += 1;
         versus += usize::from(judged.versus == Verdict::Right);

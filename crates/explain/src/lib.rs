@@ -34,7 +34,8 @@ pub struct Options {
     pub cpu_hz: Option<f64>,
     /// Device names by QEMU's `info mtree -f`, if given.
     pub devices: Option<vmeter_trace::names::DeviceMap>,
-    /// Name of the threads whose time is to be explained; else chosen.
+    /// Names of the programs whose time is to be explained, with `|` between them and `*` for any text;
+    /// else chosen.
     pub comm: Option<String>,
     /// Trace of the same without the fault.
     pub vs: Option<PathBuf>,
@@ -62,7 +63,7 @@ pub enum ExplainError {
         unreadable: u64,
     },
     /// A name that no thread has.
-    #[error("--comm {comm}: expected the name of a thread in the trace; there are {names}")]
+    #[error("--comm {comm}: expected a name of threads in the trace; there are {names}")]
     NoThread {
         /// As it was given.
         comm: String,
@@ -184,7 +185,7 @@ pub fn outline(files: &[PathBuf], options: &Options) -> Result<String, ExplainEr
     let view = known.view(options);
     let mut roots: Vec<_> = view.tree().roots().map(|(_, node)| *node).collect();
     roots.sort_by_key(|node| std::cmp::Reverse(node.ticks));
-    Ok(roots.iter().map(|root| detect::levels::outline(&view, root.frame)).collect())
+    Ok(roots.iter().map(|root| detect::outline::outline(&view, root.frame)).collect())
 }
 
 /// Ticks in all; stamps of damaged traces can be anything.

@@ -12,6 +12,7 @@ pub fn sort(findings: &mut [Finding]) {
         b.severity
             .cmp(&a.severity)
             .then(a.after.cmp(&b.after))
+            .then(b.called.cmp(&a.called))
             .then(b.saving_share.total_cmp(&a.saving_share))
     });
 }
@@ -94,6 +95,7 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         confirm,
         life: candidate.life,
         beyond: candidate.beyond,
+        called: candidate.called,
         after: match (candidate.idle, foreign) {
             (true, _) => 4,
             (_, true) => 3,

@@ -177,6 +177,8 @@ pub struct Finding {
     pub life: bool,
     /// It is what the trace has beyond the one it is compared with.
     pub beyond: bool,
+    /// It is about threads that are called as was asked.
+    pub called: bool,
     /// Of those as severe it is told after others: it is about programs that the recording's maker
     /// did not start (2), or what every program does when it begins (1).
     pub after: u8,

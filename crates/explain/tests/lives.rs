@@ -44,7 +44,9 @@ fn pool() -> Trace {
 
 #[test]
 fn the_one_that_waits_is_told_of_those_of_one_name() {
-    for result in [pool().explain(), pool().explain_comm("node")] {
+    for result in
+        [pool().explain(), pool().explain_comm("node"), pool().explain_comm("nobody|no*e")]
+    {
         let first = &result.findings[0];
         assert!(first.summary.contains("node (10) waits"), "{:#?}", result.findings);
         assert!(first.summary.contains("computes"), "{first:#?}");

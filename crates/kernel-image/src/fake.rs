@@ -26,6 +26,7 @@ pub(crate) fn info(symbol: impl Fn(usize) -> u64) -> KernelInfo {
         symbols: SYMBOLS.iter().enumerate().map(|(n, s)| ((*s).to_owned(), symbol(n))).collect(),
         fields: Default::default(),
         sizes: SIZES.iter().map(|s| ((*s).to_owned(), 64)).collect(),
+        traces_initcalls: true,
         trace_print: Some(5),
         functions: None,
     };

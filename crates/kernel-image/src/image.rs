@@ -8,6 +8,7 @@ use crate::bytes::{u16_at, u32_at};
 use crate::decompress::Format;
 use crate::error::{Error, Result};
 use crate::kallsyms;
+use crate::ram::KERNEL_MAP;
 use crate::symbols::Symbols;
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _};
@@ -125,7 +126,8 @@ impl KernelImage {
                 format!("it is an ELF for machine {machine}, and only x86-64 (62) is supported"),
             ));
         }
-        let segments: Vec<Segment> = parsed.segments().take(MAX_PARTS).map(segment).collect();
+        let segments = parsed.segments().take(MAX_PARTS).map(segment).collect();
+        let segments = in_the_kernels_half(segments);
         let sections = parsed
             .sections()
             .take(MAX_PARTS)
@@ -219,6 +221,11 @@ impl KernelImage {
         kallsyms.or_else(|error| Symbols::from_symbol_table(&self.elf).ok_or(error))
     }
 
+    /// True if it has the event `initcall:initcall_finish`, which a kernel without `CONFIG_TRACEPOINTS` lacks.
+    pub fn traces_initcalls(&self) -> bool {
+        memchr::memmem::find(&self.elf, b"initcall_finish\0").is_some()
+    }
+
     /// Loadable segments.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -227,11 +234,7 @@ impl KernelImage {
     /// Link-time virtual address of the kernel's text (`_text`), the start of its
     /// lowest segment in the upper half.
     pub fn text_address(&self) -> Option<u64> {
-        self.segments
-            .iter()
-            .map(|s| s.virtual_address)
-            .filter(|&a| a >= crate::ram::KERNEL_MAP)
-            .min()
+        self.segments.iter().map(|s| s.virtual_address).filter(|&a| a >= KERNEL_MAP).min()
     }
 
     /// A section by name: its address and contents.
@@ -270,6 +273,16 @@ fn not_a_kernel(path: &Path, reason: impl Into<String>) -> Error {
 fn segment<'a>(s: impl object::ObjectSegment<'a>) -> Segment {
     let (offset, file_size) = s.file_range();
     Segment { virtual_address: s.address(), offset, file_size, memory_size: s.size() }
+}
+
+/// The segments where the kernel maps them: an ELF that is made for PVH alone may have their physical addresses.
+fn in_the_kernels_half(mut segments: Vec<Segment>) -> Vec<Segment> {
+    if segments.iter().all(|s| s.virtual_address < KERNEL_MAP) {
+        for segment in &mut segments {
+            segment.virtual_address = segment.virtual_address.saturating_add(KERNEL_MAP);
+        }
+    }
+    segments
 }
 
 /// The ELF inside `data`, and what it was packed in.

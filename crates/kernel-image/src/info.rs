@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 13;
+const CACHE_VERSION: u32 = 14;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -228,6 +228,8 @@ pub struct KernelInfo {
     pub fields: BTreeMap<String, Field>,
     /// Sizes of the structures that are used, bytes.
     pub sizes: BTreeMap<String, u64>,
+    /// True if it has the events of initcalls, which one without `CONFIG_TRACEPOINTS` lacks.
+    pub traces_initcalls: bool,
     /// Event type of `trace_marker` records.
     pub trace_print: Option<u32>,
     /// Where the function table is, if it is cached.
@@ -295,6 +297,7 @@ impl KernelInfo {
         info.build_id = image.build_id().map(str::to_owned);
         info.container = image.container().to_owned();
         info.pvh_entry = image.pvh_entry();
+        info.traces_initcalls = image.traces_initcalls();
         Ok((info, FunctionTable::of(&symbols)))
     }
 
@@ -314,6 +317,7 @@ impl KernelInfo {
                 .collect(),
             fields: BTreeMap::new(),
             sizes: BTreeMap::new(),
+            traces_initcalls: symbols.address("event_initcall_finish").is_some(),
             trace_print: None,
             functions: None,
         };

@@ -168,6 +168,27 @@ fn symbols_and_types_are_read_and_cached() {
     assert_eq!(elf.pvh_entry(), image.pvh_entry());
 }
 
+/// As one that is made of a raw image, to be entered by PVH.
+#[test]
+fn an_elf_with_physical_addresses_is_read_alike() {
+    let Some(kernel) = kernel() else { return };
+    let image = KernelImage::open(&kernel).unwrap();
+    assert!(image.traces_initcalls());
+    let mut elf = image.vmlinux().to_vec();
+    let word = |elf: &[u8], at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap());
+    let count = usize::from(u16::from_le_bytes([elf[0x38], elf[0x39]]));
+    let table = word(&elf, 0x20) as usize;
+    for header in (0..count).map(|i| table + 56 * i) {
+        let physical = word(&elf, header + 0x18);
+        elf[header + 0x10..header + 0x18].copy_from_slice(&physical.to_le_bytes());
+    }
+    let other = KernelImage::from_bytes(&kernel, elf).unwrap();
+    let text = image.text_address();
+    assert!(text.is_some() && other.text_address() == text);
+    let address = |image: &KernelImage| image.symbols().unwrap().address("start_kernel");
+    assert_eq!(address(&other), address(&image));
+}
+
 #[test]
 fn what_is_no_kernel_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -258,6 +258,11 @@ pub fn console_file(argv: &[OsString]) -> Option<(&str, bool)> {
     })
 }
 
+/// True for a file that is the same one for every process that names it.
+pub fn is_same_for_all(file: &str) -> bool {
+    !file.starts_with("/dev/") && !file.starts_with("/proc/")
+}
+
 /// True if the console can be seen to reach standard output.
 pub fn console_on_stdout(argv: &[OsString]) -> bool {
     let serial = values(argv, "serial");

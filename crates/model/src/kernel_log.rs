@@ -29,6 +29,26 @@ pub const TORN: [&str; 2] = ["guest_log_torn", "guest_trace_torn"];
 /// Count of the records of a log of which nothing says when they were said.
 pub const UNPLACED: &str = "guest_log_unplaced";
 
+/// The level below which a kernel that is told to be `quiet` prints (kernel: include/linux/printk.h,
+/// `CONSOLE_LOGLEVEL_QUIET`).
+const QUIET: u32 = 4;
+
+/// True if a kernel with these words on its command line prints no more on its console than one that is told to be
+/// `quiet`. The last word that sets a level counts (kernel: init/main.c, `quiet_kernel`, `debug_kernel`, `loglevel`;
+/// kernel/printk/printk.c, `ignore_loglevel`).
+pub fn is_quiet(words: &str) -> bool {
+    let words = words.split_whitespace().take_while(|word| *word != "--");
+    if words.clone().any(|word| word.starts_with("ignore_loglevel")) {
+        return false;
+    }
+    let level = |word: &str| match word {
+        "quiet" => Some(QUIET),
+        "debug" => Some(10),
+        _ => word.strip_prefix("loglevel=")?.parse().ok(),
+    };
+    words.filter_map(level).last().is_some_and(|level| level <= QUIET)
+}
+
 /// The stamp in front of a line (`[    1.234567]`), ns of the kernel's clock, and the rest.
 /// A level (`<6>`) before it and a caller (`[T1]`) after it are taken off too.
 pub fn split_stamp(line: &str) -> (Option<Ns>, &str) {

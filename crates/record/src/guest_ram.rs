@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use vmeter_kernel_image::printk::PrintkDump;
 use vmeter_kernel_image::{discover, locate, shape, FunctionTable, Guest};
-use vmeter_kernel_image::{KernelInfo, Located, MappedRam};
+use vmeter_kernel_image::{KernelImage, KernelInfo, Located, MappedRam};
 use vmeter_machine::launch::{kvm, Tracee};
 use vmeter_model::{Accel, Ns};
 
@@ -82,6 +82,15 @@ impl GuestKernel {
         let Some(path) = &self.path else { return Ok(()) };
         self.info = Some(KernelInfo::open(&self.cache, path).map_err(failed)?);
         Ok(())
+    }
+
+    /// False if its file shows that it cannot trace its initcalls.
+    pub fn traces_initcalls(&self) -> bool {
+        match (&self.info, &self.path) {
+            (Some(info), _) => info.traces_initcalls,
+            (None, Some(path)) => KernelImage::open(path).map_or(true, |i| i.traces_initcalls()),
+            (None, None) => true,
+        }
     }
 
     /// Finds it in a stopped VMM, which a VMM may have made impossible, and calls `look` with

@@ -22,7 +22,7 @@ use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Moment, Ns, RunRecord, What, SCHEMA};
+use vmeter_model::{Accel, Cause, Moment, Ns, RunRecord, What, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
 const PLAIN_CONSOLE: &str = "console.raw";
@@ -442,11 +442,13 @@ fn judged(
         oom_kills,
         cut_short: request.context.kernel.and_then(vmeter_kernel_image::cut_short),
     };
-    // What a client of a daemon prints is its own.
-    let prints = exit.asked.is_none() && clues.console.iter().any(|line| !line.is_empty());
-    let saw_guest =
-        prints || clues.have_guest() || record.sources.iter().any(|s| s.name == firmware::NAME);
     let mut judged = end::judge(&run, &clues, || last_seen(dir, record));
+    // Any program prints: a line is a guest's if it reads so, or if it is the one that the user named.
+    let named = record.moments.iter().any(|(_, moment)| *moment == Moment::Ready);
+    let saw_guest = named && exit.asked.is_none()
+        || clues.have_guest()
+        || !matches!(judged.end.cause, Cause::Exit | Cause::Launcher | Cause::Ready)
+        || record.sources.iter().any(|s| s.name == firmware::NAME);
     if let Outcome::VmmFailed { stderr, .. } = &mut judged.outcome {
         if stderr.trim().is_empty() {
             // Some say it on standard output, where the guest's console is.

@@ -245,8 +245,7 @@ fn reaches(pid: i32, folder: &Path) -> bool {
 pub(crate) fn file_console(plan: &LaunchPlan, warnings: &mut Vec<String>) -> Option<Follows> {
     let Console::Elsewhere(_) = plan.dialect?.read(&plan.argv).console else { return None };
     let (file, appends) = argv::console_file(&plan.argv)?;
-    let special = ["/dev/", "/proc/"].iter().any(|folder| file.starts_with(folder));
-    let path = std::path::absolute(file).ok().filter(|_| !special)?;
+    let path = std::path::absolute(file).ok().filter(|_| argv::is_same_for_all(file))?;
     let output = plan.stdout.as_ref()?.try_clone().ok()?;
     path.metadata().map_or(true, |found| found.is_file()).then(|| {
         warnings.push(read_there(&path));

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use vmeter_kernel_image::{KernelImage, Symbols};
 use vmeter_machine::backends::qemu::Qemu;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Dialect;
@@ -14,7 +15,7 @@ use vmeter_model::run::WatchLevel;
 use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
 use vmeter_record::decode::of_source;
 use vmeter_record::recorder::{Context, Recorder};
-use vmeter_record::sources::tcg_plugin::{kaslr_slide, Header, Stamps, TcgPlugin};
+use vmeter_record::sources::tcg_plugin::{initcalls, kaslr_slide, Header, Stamps, TcgPlugin};
 
 const MACHINE: &[&str] = &[
     "qemu-system-x86_64",
@@ -156,6 +157,30 @@ fn full_counts_and_stamps_the_whole_boot() {
     assert!(matches!(last, What::Count { name, .. } if name == "guest_insns"), "{last:?}");
     let slide = kaslr_slide(dir.path()).expect("the kernel's C code ran");
     assert_eq!(slide % (2 << 20), 0);
+}
+
+/// `CONFIG_KALLSYMS` without `CONFIG_KALLSYMS_ALL`: functions only.
+#[test]
+fn the_table_of_initcalls_is_found_without_its_symbols() {
+    let Some(kernel) = kernel() else { return };
+    let image = KernelImage::open(&kernel).expect("a kernel");
+    let symbols = image.symbols().expect("symbols");
+    let functions: String = symbols
+        .iter()
+        .filter(|symbol| symbol.is_function())
+        .map(|symbol| format!("{:x} {} {}\n", symbol.address, symbol.kind, symbol.name))
+        .collect();
+    let functions = Symbols::from_text(&functions);
+    assert!(functions.address("__initcall_start").is_none());
+    let of = |symbols: &Symbols| {
+        let all = initcalls(&image, symbols).into_iter();
+        all.filter(|a| a.flags == "i").map(|a| a.address).collect::<BTreeSet<u64>>()
+    };
+    let (told, found) = (of(&symbols), of(&functions));
+    assert!(told.len() > 300, "{}", told.len());
+    // The consoles' own follow (`__con_initcall_start`).
+    assert!(found.difference(&told).count() < 8, "nothing else");
+    assert!(10 * found.len() >= 9 * told.len(), "{} of {}", found.len(), told.len());
 }
 
 #[test]

@@ -290,13 +290,18 @@ impl<P: Planned> Session<P> {
     /// Refuses to save into a folder that somebody has removed or moved: it would hold runs without
     /// their session.
     pub(crate) fn check_there(&self) -> Result<()> {
-        if folder::is_session(&self.dir) {
-            return Ok(());
-        }
+        let runs = self.dir.join(RUNS);
+        let gone = match (folder::is_session(&self.dir), runs.is_dir()) {
+            (true, true) => return Ok(()),
+            (true, false) => &runs,
+            (false, _) => &self.dir,
+        };
         Err(crate::failure::host(format!(
-            "{} was removed or moved while its session ran: its runs are not there any more; begin \
-             anew, in a folder that stays, with --save DIR",
-            self.dir.display()
+            "{} was removed or moved while its session ran. If it was moved, `vmeter {} --resume` with its \
+             new place goes on; if it was removed, its runs are lost: begin again in a folder that stays, \
+             with --save DIR",
+            gone.display(),
+            self.record.command
         )))
     }
 

@@ -29,6 +29,10 @@ use stretch::{centred, chosen, largest, Stretch};
 
 /// Draws of the null distribution.
 const DRAWS: usize = 999;
+/// Draws after which a series is looked at first, and the p-value from which on no further draws are made: no
+/// level that anybody asks for comes near it (of 199 draws at 5 %, 40 are as large in one of 10^13 series).
+const FIRST_DRAWS: usize = 199;
+const NO_CHANGE: f64 = 0.2;
 /// With fewer values there is no scatter to be told from a change.
 pub const FEWEST: usize = 4;
 /// Values of the series of which [`detectable_step`] knows the power, and how many it tries.
@@ -114,11 +118,19 @@ fn tested(
     let draws = most_draws.min(affordable(n));
     let mut series = part.to_vec();
     let mut all = vec![Sizes::of(part)];
-    all.extend((0..draws).map(|_| {
-        redraw(&mut series, rng);
-        Sizes::of(&series)
-    }));
-    Some((chosen, joint_p_value(&all)))
+    let first = (draws / 10).max(FIRST_DRAWS).min(draws);
+    let mut p_value = 1.0;
+    for draws in [first, draws - first].into_iter().filter(|draws| *draws > 0) {
+        all.extend((0..draws).map(|_| {
+            redraw(&mut series, rng);
+            Sizes::of(&series)
+        }));
+        p_value = joint_p_value(&all);
+        if p_value > NO_CHANGE {
+            break;
+        }
+    }
+    Some((chosen, p_value))
 }
 
 /// Draws of a null distribution of so many values.

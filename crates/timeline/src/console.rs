@@ -8,7 +8,8 @@
 //! [    0.217320] initcall con_init+0x0/0x22c returned 0 after 2661 usecs
 //! ```
 //!
-//! with ` [module]` after the symbol of a module's. Nothing else about such text
+//! with ` [module]` after the symbol of a module's; a kernel without `CONFIG_KALLSYMS` prints the
+//! function's address alone. Nothing else about such text
 //! can be relied on: stamps may be off, levels (`<6>`) or caller ids (`[T1]`) on,
 //! other CPUs and user space print in between, and a line can be cut in two or
 //! run into the next. PCI quirks and device callbacks print the same words after
@@ -101,7 +102,7 @@ fn record_regex() -> Option<&'static Regex> {
         .get_or_init(|| {
             compile(concat!(
                 r"(?:(?P<calling>calling  ?)|initcall )",
-                r"(?P<function>[\w.]+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?",
+                r"(?:(?P<function>[\w.]+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|(?P<address>0x[0-9a-f]{8,16}))",
                 r"(?: \[(?P<module>[\w-]+)\])?",
                 r"(?: @ (?P<pid>\d+))?",
                 r"(?P<returned> returned(?: (?P<ret>-?\d+))?(?: after (?P<usecs>\d+) usecs)?)?",
@@ -123,7 +124,7 @@ fn after_a_device(line: &str, start: usize) -> bool {
 
 fn record(found: &regex::Captures<'_>) -> Record {
     let text = |name: &str| found.name(name).map(|m| m.as_str());
-    let function = text("function").unwrap_or_default().to_owned();
+    let function = text("function").or_else(|| text("address")).unwrap_or_default().to_owned();
     let module = text("module").map(str::to_owned);
     if text("calling").is_some() {
         let pid = text("pid").and_then(|t| t.parse().ok());
@@ -165,6 +166,16 @@ mod tests {
         }
         assert_eq!(split_stamp("[  12.000345] x y"), (Some(12_000_345_000), "x y"));
         assert_eq!(split_stamp("no stamp"), (None, "no stamp"));
+    }
+
+    #[test]
+    fn a_kernel_without_kallsyms_prints_addresses() {
+        let address = "0xffffffff81a3c0f0";
+        let mut parser = Parser::default();
+        let line = format!("[    0.1] calling  {address} @ 1");
+        assert_eq!(parser.feed(&line), [calling(address, None, Some(1))]);
+        let line = format!("[    0.1] initcall {address} returned 0 after 12 usecs");
+        assert_eq!(parser.feed(&line), [returned(address, 0, 12)]);
     }
 
     #[test]

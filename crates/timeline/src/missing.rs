@@ -130,7 +130,10 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
 
 /// Why nothing is known of a kernel that was seen to begin.
 const KERNEL_UNSEEN: &str =
-    "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is";
+    "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is. A kernel without CONFIG_FTRACE logs them with quiet initcall_debug log_buf_len=512K";
+/// The same where its log has no place in time.
+const UNPLACED: &str =
+    "the kernel was seen, but not when it did what its log tells: --watch full stamps its initcalls by their addresses (TCG), and a console that is not quiet shows when its lines were said";
 /// The same where it was told to trace.
 const UNTRACED: &str =
     "the kernel was seen, but not what it did there: it was given trace_event=initcall:*, and its RAM has no such record, as of a kernel without CONFIG_FTRACE, or without CONFIG_KALLSYMS_ALL, by which vmeter finds the trace; a kernel that has both, or one that is not quiet, tells more";
@@ -170,6 +173,8 @@ fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> String {
     let traced = facts.calls.builtin().next().is_some();
     if facts.lost.is_some() || facts.log_lost > 0 {
         overwritten(facts)
+    } else if !traced && facts.log_unplaced > 0 {
+        UNPLACED.to_owned()
     } else if !traced && run.argv.iter().chain(&run.injected).any(told) {
         UNTRACED.to_owned()
     } else {

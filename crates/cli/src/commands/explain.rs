@@ -24,9 +24,12 @@ pub struct Explain {
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain the time of the threads of this name; else those are chosen that serve a guest, or
-    /// that wait for each other most.
-    #[arg(long, value_name = "NAME")]
+    /// Explain the time of the programs of this name, and of what they wait for; else those are
+    /// chosen that serve a guest, or that wait for each other most. A name is a thread's, its
+    /// numbers do not matter, and more may follow it that is no letter (`puma` is `puma srv 1`).
+    /// `*` stands for any text, `|` is between several names. The other threads of their
+    /// processes and what they start come with them.
+    #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
     /// Trace of the same without the fault: what both have is not the difference.
     #[arg(long, value_name = "FILE")]

@@ -14,7 +14,10 @@ fn a_session_goes_on_where_it_was_begun() {
     let lab = Lab::new();
     for name in ["a", "b"] {
         std::fs::create_dir(lab.path(name)).expect("scratch space");
-        lab.script(&format!("{name}/m.sh"), &format!("#!/bin/sh\necho {name} >>$LOG; echo up\n"));
+        lab.script(
+            &format!("{name}/m.sh"),
+            &format!("#!/bin/sh\necho {name} >>$LOG; echo Linux version 6\n"),
+        );
     }
     let log = lab.path("log");
     let vmeter = |folder: &str, more: &[&str]| {
@@ -32,7 +35,7 @@ fn a_session_goes_on_where_it_was_begun() {
     assert!(lab.path("b/here.json").exists(), "results go where vmeter was called");
     // The script is another one by now.
     let runs = || std::fs::read_dir(lab.path("a/s/runs")).expect("runs").count();
-    lab.script("a/m.sh", "#!/bin/sh\necho c >>$LOG; echo up\n");
+    lab.script("a/m.sh", "#!/bin/sh\necho c >>$LOG; echo Linux version 6\n");
     let resumed = vmeter("b", &["--resume", "../a/s", "--runs", "4"]);
     assert!(resumed.0 == Some(2) && resumed.1.contains("m.sh"), "{resumed:?}");
     std::fs::rename(lab.path("a"), lab.path("moved")).expect("moved");
@@ -65,7 +68,7 @@ fn a_script_that_an_interpreter_is_given_is_known_again() {
             vec![],
         ),
     ] {
-        write("echo x >>$1; echo up");
+        write("echo x >>$1; echo Linux version 6");
         std::fs::write(&log, "").expect("scratch space");
         let save = lab.path(name);
         let mut all = vec![name, "--warmup", "0", "--runs", "2", "--save", text(&save)];
@@ -93,7 +96,7 @@ fn a_log_of_a_run_that_was_cut_off_is_no_other_machine() {
         let lab = Lab::new();
         let [log, slow, save] = ["log", "slow", "s"].map(|name| lab.path(name));
         // Longer after the run before than files' clocks may differ.
-        let line = "echo x >>$1; echo up; [ ! -e $2 ] || { rm $2; sleep 3.2; echo last >>$1; sleep 30; }\n";
+        let line = "echo x >>$1; echo Linux version 6; [ ! -e $2 ] || { rm $2; sleep 3.2; echo last >>$1; sleep 30; }\n";
         let script = lab.script("m.sh", line);
         std::fs::write(&log, "of yesterday\n").expect("scratch space");
         let when = if finished == 0 {

@@ -128,7 +128,7 @@ fn newer_sessions(folder: &Path) -> Vec<PathBuf> {
     };
     [
         "findings udev-settle console-log --vmm mock --warmup 0 --runs 2",
-        "memory --warmup 0 --runs 2 -- sh -c echo${IFS}up;sleep${IFS}0.05",
+        "memory --warmup 0 --runs 2 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.05",
     ]
     .map(of)
     .into()

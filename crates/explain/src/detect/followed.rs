@@ -47,7 +47,7 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
     let mut all: Vec<(f64, Followed)> = Vec::new();
     for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
-        let named = view.comm().map(|comm| evidence.groups.has_name(group, comm));
+        let named = view.comm().map(|_| view.is_named(group));
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) => "its name was given (--comm)".to_string(),

@@ -3,7 +3,7 @@
 //! switches.
 
 use super::growth::{series_grows, Growth};
-use super::levels::{levels, Level};
+use super::levels::{level_of, Level};
 use super::view::LEAST_SHARE;
 use super::waits::waits;
 use super::{Candidate, Detector, View};
@@ -226,7 +226,7 @@ fn herd(
     if known && share < VAIN || !known && each < 2.0 * HERD {
         return None;
     }
-    let own = levels(view, Frame::Life(woken)).into_iter().next()?;
+    let own = level_of(view, Frame::Life(woken))?;
     let asleep = own.most_in(|state| state == Frame::Waker(by))?.0;
     // Whoever waits for something does so in a call.
     if known && asleep.is_none() {
@@ -284,7 +284,7 @@ fn hand_overs(view: &View<'_>) -> Vec<Candidate> {
         if view.evidence.groups.is_kernel(group) {
             continue;
         }
-        let Some(level) = levels(view, node.frame).into_iter().next() else { continue };
+        let Some(level) = level_of(view, node.frame) else { continue };
         all.extend(hand_over(view, group, &level));
     }
     // Each pair is there twice.
@@ -372,7 +372,7 @@ fn computing(view: &View<'_>, group: GroupId, level: &Level, rounds: u64) -> u64
 
 /// True if those who are handed over to do little with it.
 fn own_is_little(view: &View<'_>, group: GroupId, other: GroupId, rounds: u64) -> bool {
-    let level = levels(view, Frame::Life(group)).into_iter().next();
+    let level = level_of(view, Frame::Life(group));
     level.is_some_and(|level| {
         let known = level.ticks(|_, state| state != Frame::Unknown);
         let own = computing(view, group, &level, rounds);

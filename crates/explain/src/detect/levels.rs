@@ -21,6 +21,22 @@ const LEAST_KNOWN: u64 = 50;
 const ONE: f64 = 0.65;
 /// Most levels.
 const MOST: usize = 9;
+/// Stretches in user space, and how long, s, each is at most, from which a thread does nothing but calls.
+const BETWEEN: (u64, f64) = (500, 4e-6);
+const ROW: u64 = 8; // Calls from one sleep to the next.
+
+/// Where a path goes on from its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// To whom the root waits for most, if for somebody.
+    Most,
+    /// To these, whom it waits for as well.
+    At(GroupId),
+    /// To nobody: what it does itself.
+    Alone,
+    /// The same but for that call, or what it does outside of any.
+    Besides(Option<Frame>),
+}
 
 /// What time at a level went into: the call or work function, and the state in it.
 pub type Doing = (Option<Frame>, Frame);
@@ -90,11 +106,11 @@ pub struct Level {
 }
 
 impl Level {
-    /// Leaves states out.
-    fn without(&mut self, unwanted: impl Fn(Frame) -> bool) {
+    /// Leaves out what is done in some calls and states.
+    fn without(&mut self, unwanted: impl Fn(Option<Frame>, Frame) -> bool) {
         let (calls, all) = (&mut self.calls, &mut self.all);
         self.parts.retain(|(call, state), sum| {
-            let out = unwanted(*state);
+            let out = unwanted(*call, *state);
             if out {
                 all.ticks = all.ticks.saturating_sub(sum.ticks);
                 if let Some(of_call) = calls.get_mut(call) {
@@ -130,6 +146,30 @@ impl Level {
             self.parts.remove(&(call, Frame::Asleep));
             self.parts.entry((call, waker)).or_default().add(unknown.ticks, 0, unknown.worst);
             self.assumed.add(unknown.ticks, unknown.count, unknown.worst);
+        }
+    }
+
+    /// A thread that makes one call after another and next to nothing in between: the time between them is
+    /// that of the call that it makes most.
+    fn calls_only(&mut self, view: &View<'_>) {
+        let Some(between) = self.parts.get(&(None, Frame::Runs)).copied() else { return };
+        let each = view.seconds(between.ticks / between.count.max(1));
+        let brief = between.count >= BETWEEN.0 && each.is_some_and(|each| each <= BETWEEN.1);
+        let on_cpu = |state| matches!(state, Frame::Runs | Frame::NoCpu | Frame::Guest);
+        let sleeps = self.parts.iter().filter(|((_, state), _)| !on_cpu(*state));
+        let sleeps: u64 = sleeps.map(|(_, sum)| sum.count).sum();
+        let calls = self.calls.iter().filter(|(call, _)| matches!(call, Some(Frame::Call(_))));
+        let all: u64 = calls.clone().map(|(_, sum)| sum.count).sum();
+        let Some((&call, sum)) = calls.max_by_key(|(_, sum)| sum.count) else { return };
+        let in_rows = sum.count >= ROW * sleeps && sum.count * 4 >= all && all * 2 >= between.count;
+        if !brief || !in_rows || view.evidence.only_calls() {
+            return;
+        }
+        self.parts.remove(&(None, Frame::Runs));
+        self.parts.entry((call, Frame::Runs)).or_default().add(between.ticks, 0, None);
+        self.calls.entry(call).or_default().add(between.ticks, 0, None);
+        if let Some(outside) = self.calls.get_mut(&None) {
+            outside.ticks = outside.ticks.saturating_sub(between.ticks);
         }
     }
 
@@ -237,16 +277,32 @@ impl Level {
     }
 
     /// Whom it waits for, and who of these has its CPU meanwhile, longest first.
-    pub fn next(&self) -> Option<(GroupId, Sum)> {
+    fn next(&self, view: &View<'_>) -> Option<(Vec<GroupId>, Sum)> {
         let had = match self.no_cpu {
             NoCpu::Path(_) => self.had_by(),
             _ => BTreeMap::new(),
         };
-        let mut all = self.wakers();
-        for (group, sum) in &mut all {
-            sum.ticks = sum.ticks.saturating_add(had.get(group).copied().unwrap_or(0));
+        let mut all = self.waited_for(view);
+        for (who, sum) in &mut all {
+            let had = who.iter().filter_map(|group| had.get(group));
+            sum.ticks = sum.ticks.saturating_add(crate::sum(had.copied()));
         }
-        all.into_iter().max_by_key(|(group, sum)| (sum.ticks, std::cmp::Reverse(*group)))
+        all.into_iter().max_by_key(|(who, sum)| (sum.ticks, std::cmp::Reverse(who.clone())))
+    }
+
+    /// Whom it waits for, longest first: processes that come and go are one, called as the first of them.
+    pub fn waited_for(&self, view: &View<'_>) -> Vec<(Vec<GroupId>, Sum)> {
+        let goes = |group: &GroupId| view.evidence.groups.comes_and_goes(*group);
+        let (children, others): (Vec<_>, Vec<_>) =
+            self.wakers().into_iter().partition(|(group, _)| goes(group));
+        let mut all: Vec<(Vec<GroupId>, Sum)> =
+            others.into_iter().map(|(group, sum)| (vec![group], sum)).collect();
+        let mut together = Sum::default();
+        children.iter().for_each(|(_, sum)| together.add(sum.ticks, sum.count, sum.worst));
+        if !children.is_empty() {
+            all.push((children.into_iter().map(|(group, _)| group).collect(), together));
+        }
+        all
     }
 
     /// True if it is ready for milliseconds while its CPU has nothing to do: it may not run.
@@ -269,7 +325,7 @@ impl Level {
 }
 
 /// The levels from a root on.
-pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
+pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<Level> {
     let Some(root) = view.tree().root_of(first) else { return Vec::new() };
     let mut nodes = vec![root];
     let mut who = None;
@@ -287,25 +343,50 @@ pub fn levels(view: &View<'_>, first: Frame) -> Vec<Level> {
             level.scale(waited as f64 / level.all.ticks as f64);
         }
         level.assume();
+        level.calls_only(view);
         level.judge(view, own, &path);
+        // Who has its CPU is one that it waits for.
+        let beside = matches!(level.no_cpu, NoCpu::Path(_));
+        let others = |state| matches!(state, Frame::Waker(_)) || beside && state == Frame::NoCpu;
+        match start {
+            Start::Alone if all.is_empty() => level.without(|_, state| others(state)),
+            Start::Besides(of) if all.is_empty() => {
+                level.without(|call, state| others(state) || call == of);
+            }
+            _ => {}
+        }
         // What the subject sleeps between two pieces of work is no part of either.
         let pauses = if all.is_empty() && first.life().is_some() { level.pauses(view) } else { 0 };
         let total = level.all.ticks.saturating_sub(level.noise()).saturating_sub(pauses);
         whole = if all.is_empty() { total } else { whole };
-        let next = level.next();
+        let next = match start {
+            Start::At(group) if all.is_empty() => {
+                level.waited_for(view).into_iter().find(|(who, _)| who.first() == Some(&group))
+            }
+            _ => level.next(view),
+        };
         let assumes = level.assumed.ticks > 0;
         all.push(level);
-        let Some((group, sum)) = next else { break };
+        let Some((who_next, sum)) = next else { break };
+        let Some(&group) = who_next.first() else { break };
         let share = sum.ticks as f64 / total.max(1) as f64;
-        if share < GOES_ON || (sum.ticks as f64) < KEEPS * whole as f64 {
-            break;
+        match start {
+            Start::At(_) if all.len() == 1 => whole = sum.ticks,
+            _ if share < GOES_ON || (sum.ticks as f64) < KEEPS * whole as f64 => break,
+            _ => {}
         }
-        nodes = wakers.into_iter().filter(|(g, _)| *g == group).map(|(_, at)| at).collect();
+        nodes =
+            wakers.into_iter().filter(|(g, _)| who_next.contains(g)).map(|(_, at)| at).collect();
         who = Some(group);
         path.push(group);
         waited = if assumes { sum.ticks } else { 0 };
     }
     all
+}
+
+/// The first level of a root.
+pub fn level_of(view: &View<'_>, root: Frame) -> Option<Level> {
+    levels(view, root, Start::Most).into_iter().next()
 }
 
 /// One level, and the nodes of whom it waits for. What those did who were waited for long is no
@@ -324,7 +405,7 @@ fn known(
     };
     let (mut whole, mut wakers_of_life) = level(view, &[life], who, group);
     // That it waits for those who wait for it is another time.
-    whole.without(|state| matches!(state, Frame::Waker(group) if path.contains(&group)));
+    whole.without(|_, state| matches!(state, Frame::Waker(group) if path.contains(&group)));
     wakers_of_life.retain(|(group, _)| !path.contains(group));
     // It was not there for most of that.
     if whole.all.ticks * 2 < own.all.ticks {
@@ -415,27 +496,4 @@ fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
             level.rivals.entry((group, None)).or_default().add(left, rival.count, rival.worst);
         }
     }
-}
-
-/// The tree below a root as text: for those who build detectors.
-pub fn outline(view: &View<'_>, root: Frame) -> String {
-    fn line(view: &View<'_>, at: u32, depth: usize, whole: u64, out: &mut String) {
-        let Some(node) = view.tree().node(at) else { return };
-        let share = node.ticks as f64 / whole.max(1) as f64;
-        if share < 0.02 || depth > 16 {
-            return;
-        }
-        let name = view.frame(node.frame);
-        let indent = "  ".repeat(depth);
-        out.push_str(&format!("{indent}{name} {:.1} % ×{}\n", share * 100.0, node.count));
-        for (at, _) in view.tree().within(at) {
-            line(view, at, depth + 1, whole, out);
-        }
-    }
-    let mut out = String::new();
-    if let Some(at) = view.tree().root_of(root) {
-        let whole = view.tree().node(at).map_or(0, |node| node.ticks);
-        line(view, at, 0, whole, &mut out);
-    }
-    out
 }

@@ -5,6 +5,7 @@
 //! one subject. Thresholds are in [`view`], with their reasons.
 
 mod accesses;
+mod asked;
 mod busy;
 mod contrast;
 mod device_model;
@@ -17,6 +18,7 @@ pub mod levels;
 mod logged;
 mod names;
 mod outlier;
+pub mod outline;
 mod picture;
 mod recorded;
 mod signals;
@@ -77,6 +79,8 @@ pub struct Candidate {
     pub aside: Aside,
     /// It computes or sleeps by itself: told last.
     pub idle: bool,
+    /// It is about threads that are called as was asked: told before others of their program.
+    pub called: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
     pub at_most: Option<Severity>,
 }

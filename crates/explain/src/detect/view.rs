@@ -1,5 +1,6 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
+use super::asked::Asked;
 use super::waits::waits;
 use crate::diagnose::is_asked;
 use crate::evidence::groups::{is_vcpu_name, GroupId};
@@ -79,6 +80,8 @@ pub struct View<'a> {
     beyond: bool,
     /// Threads that the trace was made for, if that is known.
     own: BTreeSet<GroupId>,
+    /// Those asked about by name, and those that are near them.
+    asked: Asked,
 }
 
 impl<'a> View<'a> {
@@ -94,14 +97,25 @@ impl<'a> View<'a> {
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
         let tree = Cow::Borrowed(&evidence.tree);
-        let (beyond, own) = (false, BTreeSet::new());
-        let mut view =
-            View { evidence, sources, devices, comm, clocks, tick_s, peers, tree, beyond, own };
+        let (beyond, own, asked) = (false, BTreeSet::new(), Asked::default());
+        let mut view = View {
+            evidence,
+            sources,
+            devices,
+            comm,
+            clocks,
+            tick_s,
+            peers,
+            tree,
+            beyond,
+            own,
+            asked,
+        };
         view.peers = view.compare();
         view.own = match comm {
             Some(comm) => {
-                let groups = &evidence.groups;
-                groups.all().filter(|group| groups.has_name(*group, comm)).collect()
+                view.asked = Asked::by_name(&view, comm);
+                view.asked.own.clone()
             }
             None if evidence.named => evidence.own.clone(),
             // strace shows nobody but whom it was made for.
@@ -131,6 +145,21 @@ impl<'a> View<'a> {
     /// told, but as what these wait for.
     pub fn is_about_one(&self) -> bool {
         self.comm.is_some() || self.evidence.named
+    }
+
+    /// True for threads whose names were asked about, and those of their processes.
+    pub fn is_named(&self, group: GroupId) -> bool {
+        self.comm.is_some() && self.own.contains(&group)
+    }
+
+    /// True for threads that are called as was asked.
+    pub fn is_called(&self, group: GroupId) -> bool {
+        self.asked.called.contains(&group)
+    }
+
+    /// True for threads whose time may be told: all, or those asked about and those near them.
+    pub fn is_subject(&self, group: GroupId) -> bool {
+        !self.is_about_one() || self.own.contains(&group) || self.asked.near.contains(&group)
     }
 
     /// True for threads that the trace was not made for.

@@ -283,6 +283,7 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             (Frame::Stopped(by), _) => End::Stopped(by),
             (Frame::Waker(by), _) if view.evidence.groups.is_kernel(by) => End::Kernel(by),
             (Frame::Waker(by), _) => End::Peer(by),
+            _ if name == "KVM_RUN" && view.evidence.only_calls() => End::Guest,
             _ if view.evidence.only_calls()
                 && waits(name)
                 && is_brief(view, sum.ticks, sum.count) =>
@@ -292,6 +293,8 @@ fn parts(view: &View<'_>, path: &Path, at: usize) -> Parts {
             _ if at == 0 && path.root.life().is_some() && waits(name) => End::Idle,
             // Of a sleep of which neither the call nor its end is recorded nothing is known.
             _ if at == 0 && call.is_none() && !view.evidence.seen_anywhere().wakes => End::Idle,
+            // Nothing else is waited for in it.
+            (Frame::Asleep, _) if name == "connect" && view.evidence.only_calls() => End::Network,
             // strace does not tell whether a call sleeps.
             _ if view.evidence.only_calls() && !name.is_empty() && !waits(name) => End::InCall,
             _ => End::Asleep,

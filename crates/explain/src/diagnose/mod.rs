@@ -39,13 +39,22 @@ struct Told {
     end: (Option<GroupId>, End, Option<Sym>),
     hops: usize,
     firm: bool,
+    /// It is told of its subject besides what that one's time goes into most.
+    besides: bool,
 }
 
 impl Told {
     /// A pattern, which no path leads to.
     fn pattern(root: Frame, candidate: Candidate) -> Told {
         let candidate = Candidate { key: None, ..candidate };
-        Told { root, candidate, end: (None, End::Asleep, None), hops: 0, firm: true }
+        Told {
+            root,
+            candidate,
+            end: (None, End::Asleep, None),
+            hops: 0,
+            firm: true,
+            besides: false,
+        }
     }
 
     fn is_pattern(&self) -> bool {
@@ -73,8 +82,21 @@ impl Told {
 
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
-    let mut told: Vec<Told> =
-        subjects::subjects(view).into_iter().filter_map(|s| tell(view, s)).collect();
+    let mut told: Vec<Told> = Vec::new();
+    for root in subjects::subjects(view) {
+        let Some(path) = Path::of(view, root) else { continue };
+        let main = tell(view, &path);
+        let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
+        told.extend(main);
+        told.extend(path.others(view).into_iter().filter_map(|path| {
+            let mut other = Told { besides: true, ..tell(view, &path)? };
+            if path.levels.len() == 1 {
+                // What it does itself is told after what it waits for.
+                other.candidate.aside = other.candidate.aside.max(aside);
+            }
+            Some(other)
+        }));
+    }
     for pattern in patterns(view) {
         overlay(view, &mut told, pattern);
     }
@@ -89,12 +111,15 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     findings
 }
 
-fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
-    let path = Path::of(view, root)?;
-    let ending = ending(view, &path);
-    let cause = Cause::of(view, &path, ending);
+fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
+    let root = path.root;
+    let ending = ending(view, path);
+    let cause = Cause::of(view, path, ending);
     let recorder = |who: GroupId| records(view.evidence.groups.name(who));
-    if root.life().is_some() && cause.doer().is_some_and(recorder) {
+    // Who waits for a recorder, or is stopped by one, belongs to the recording.
+    let stopped = matches!(ending.end, End::Stopped(by) if recorder(by));
+    let mut waits = path.levels.iter().filter_map(|level| level.who);
+    if root.life().is_some() && (stopped || waits.any(recorder)) {
         return None;
     }
     let weight = severity::weigh(&cause)?;
@@ -133,10 +158,11 @@ fn tell(view: &View<'_>, root: Frame) -> Option<Told> {
         foreign: root.life().is_some_and(|group| view.is_foreign(group)),
         aside: weight.aside,
         idle: weight.idle,
+        called: root.life().is_some_and(|group| view.is_called(group)),
     };
     let who = path.group_at(view, path.doer);
     let end = (who, ending.end, ending.call);
-    Some(Told { root, candidate, end, hops: path.doer, firm: weight.firm })
+    Some(Told { root, candidate, end, hops: path.doer, firm: weight.firm, besides: false })
 }
 
 /// What several subjects wait for is said once: of a guest's request, of one that asks for it, of the one
@@ -145,9 +171,10 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     use std::cmp::Reverse;
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
-        let Candidate { foreign, aside, saving, .. } = told.candidate;
+        let Candidate { foreign, aside, saving, called, .. } = told.candidate;
         (
             Reverse(request),
+            Reverse(called),
             Reverse(told.firm),
             Reverse(told.candidate.severity(view)),
             foreign,
@@ -193,7 +220,7 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     let root = pattern.key.map(Frame::Request);
     let same = |one: &Told| match root {
         Some(root) => one.root == root,
-        None => one.candidate.subject == pattern.subject,
+        None => one.candidate.subject == pattern.subject && !one.besides,
     };
     let beside = root.unwrap_or(Frame::Unknown);
     let Some(at) = told.iter().position(same) else {
@@ -223,7 +250,6 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     pattern.key = None;
     pattern.chain.append(&mut own.chain);
     pattern.way = std::mem::take(&mut own.way);
-    pattern.life = own.life;
     *own = pattern;
 }
 

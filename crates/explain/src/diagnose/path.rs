@@ -1,8 +1,9 @@
 //! The critical path from a subject: whom it waits for, in what call, and how that wait is meant.
 
+use super::end::{ending, End, Ending};
 use super::locks;
-use crate::detect::levels::{levels, Level};
-use crate::detect::{waits, View};
+use crate::detect::levels::{levels, Level, Start};
+use crate::detect::{waits, View, LEAST_SHARE};
 use crate::evidence::groups::{is_vcpu_name, GroupId, BORN};
 use crate::evidence::tree::Frame;
 use crate::moment::Sym;
@@ -11,6 +12,8 @@ use crate::moment::Sym;
 const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"];
 /// Calls that wait for a lock of user space or of a file.
 const LOCKS: [&str; 4] = ["futex", "sem", "flock", "fcntl"];
+/// Part of a thread's time, without its pauses, from which it is told beside the largest.
+const OTHER: f64 = 0.2;
 /// Share of the wake-ups in an edge that the waiter must have asked for, to be a request and its answer.
 const ASKED: f64 = 0.5;
 /// Threads that one call lets go on, from which it is a barrier or a condition and not a lock.
@@ -59,7 +62,40 @@ pub struct Path {
 impl Path {
     /// The path from a root of the tree; none if nothing is known of it.
     pub fn of(view: &View<'_>, root: Frame) -> Option<Path> {
-        let levels = levels(view, root);
+        Path::from(view, root, Start::Most)
+    }
+
+    /// What else a thread's time goes into: whom it waits for besides, and what it does itself.
+    pub fn others(&self, view: &View<'_>) -> Vec<Path> {
+        // Beside a twin, what is beyond that one's is told as one path.
+        let lives = self.root.life().is_some() && !view.is_beyond();
+        let Some(first) = self.levels.first().filter(|_| lives) else { return Vec::new() };
+        let least = (OTHER * self.active(view) as f64) as u64;
+        let much = |ticks: u64| ticks >= least && view.share(ticks) >= LEAST_SHARE;
+        let from = |start| Path::from(view, self.root, start);
+        let next = self.levels.get(1).and_then(|level| level.who);
+        let waits = first.waited_for(view).into_iter().filter(|(_, sum)| much(sum.ticks));
+        let waits = waits.filter_map(|(who, _)| who.first().copied().filter(|w| Some(*w) != next));
+        let mut all: Vec<Path> = waits.filter_map(|who| from(Start::At(who))).collect();
+        let alone = next.and_then(|_| from(Start::Alone)).filter(|own| much(own.active(view)));
+        let own = alone.as_ref().or(Some(self).filter(|_| next.is_none()));
+        // What it does besides its pauses, and besides computing where that can be told from the rest.
+        let told = |ending: &Ending| match ending.end {
+            End::Timer | End::Idle | End::Interrupt => true,
+            End::User => !view.evidence.only_calls(),
+            _ => false,
+        };
+        let does = own.map(|own| ending(view, own)).filter(told);
+        let besides = does.and_then(|does| from(Start::Besides(does.call.map(Frame::Call))));
+        let besides = besides.filter(|own| much(own.active(view)));
+        all.extend(alone);
+        all.extend(besides);
+        all
+    }
+
+    /// The path that goes on from its root as that says.
+    pub fn from(view: &View<'_>, root: Frame, start: Start) -> Option<Path> {
+        let levels = levels(view, root, start);
         let kernel = |level: &Level| level.who.is_some_and(|w| view.evidence.groups.is_kernel(w));
         let doer = levels.iter().rposition(|level| !kernel(level))?;
         let mut path = Path { root, levels, doer, hops: Vec::new() };
@@ -85,6 +121,12 @@ impl Path {
     /// Ticks of the subject that are recorded, and not spent idle or because of the host's other load.
     pub fn total(&self) -> u64 {
         self.levels.first().map_or(0, |first| first.all.ticks.saturating_sub(first.noise()))
+    }
+
+    /// The same without what a thread sleeps of its own accord.
+    pub fn active(&self, view: &View<'_>) -> u64 {
+        let first = self.levels.first().filter(|_| self.root.life().is_some());
+        self.total().saturating_sub(first.map_or(0, |first| first.pauses(view)))
     }
 
     /// Threads whose time it is: the subject's, or those waited for at a level.

@@ -77,7 +77,9 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             };
             let computes =
                 matches!(cause.why(), Why::Computes | Why::OnCpu) || goes_to_sleep(cause);
-            let at_most = if slow && !computes { None } else { cap(cause, true) };
+            // Nobody knows whether a wait is a loss of which the end is not recorded.
+            let known = !matches!(cause.ending.end, End::Asleep | End::Interrupt | End::Idle);
+            let at_most = if slow && known && !computes { None } else { cap(cause, true) };
             (tells && !busy).then_some(Weight {
                 saving,
                 at_most,
@@ -122,13 +124,16 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let (view, path) = (cause.view, cause.path);
     let group = path.root.life()?;
     let waits_for = path.hop(1).map_or(0, |hop| hop.count);
-    let named = view.comm().is_some() || view.is_beyond();
+    let named = view.is_named(group) || view.is_beyond();
     let vcpu = is_vcpu_name(view.evidence.groups.name(group))
         || view.evidence.vcpu_groups().contains(&group);
     let alone = path.doer == 0;
     let edge = cause.hop.map(|hop| hop.edge);
     let why = cause.why();
-    if cause.ending.end == End::Guest || view.share(saving) < 0.02 || saving * 10 < path.total() {
+    if cause.ending.end == End::Guest
+        || view.share(saving) < 0.02
+        || saving * 10 < path.active(view)
+    {
         return None;
     }
     let guest = view.times_requests() && vcpu && !named;
@@ -148,11 +153,14 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     }
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
-    let runs = |who| !named && view.evidence.vcpu_groups().contains(&who);
+    let runs = |who| {
+        let name = view.evidence.groups.name(who);
+        !named && (is_vcpu_name(name) || view.evidence.vcpu_groups().contains(&who))
+    };
     if cause.doer().is_some_and(runs)
-        && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd)
+        && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Interrupt)
     {
-        // It waits for a vCPU that runs its guest.
+        // It waits for a vCPU that runs its guest, or whose guest idles: the vCPU asks.
         return None;
     }
     let convoy = cause.convoy().is_some();
@@ -276,7 +284,7 @@ fn is_pause(cause: &Cause<'_>) -> bool {
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
 fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
-    if view.is_beyond() || view.comm().is_some() {
+    if view.is_beyond() || cause.path.root.life().is_some_and(|own| view.is_named(own)) {
         return false;
     }
     let call = cause.ending.call.map_or("", |call| view.name(call));

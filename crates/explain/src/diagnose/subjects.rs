@@ -1,6 +1,6 @@
 //! Whose time is explained: a guest's requests, and the threads that these do not lead to.
 
-use crate::detect::levels::{levels, Doing, Level};
+use crate::detect::levels::{level_of, Doing, Level};
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -33,9 +33,8 @@ pub fn subjects(view: &View<'_>) -> Vec<Frame> {
         let Some(group) = frame.life() else { return false };
         // Where a guest asks, what its requests and vCPUs do not lead to runs beside it.
         let own = view.own().is_some_and(|own| own.contains(&group));
-        let chosen = view.comm().is_none_or(|comm| view.evidence.groups.has_name(group, comm));
-        let about = !view.is_about_one() || own;
-        chosen && about && (!of_guest || view.comm().is_some() || own || vcpus.contains(&group))
+        let of_others = !of_guest || view.comm().is_some() || own || vcpus.contains(&group);
+        view.is_subject(group) && of_others
     }));
     all
 }
@@ -57,7 +56,7 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
     let mut all = Vec::new();
     for (_, node) in view.tree().roots() {
         let Some(group) = node.frame.life() else { continue };
-        let named = view.comm().is_some_and(|comm| view.evidence.groups.has_name(group, comm));
+        let named = view.is_named(group);
         let groups = &view.evidence.groups;
         let aside = groups.is_kernel(group) || records(groups.name(group));
         let shows = view.share(node.ticks) >= LEAST_LIFE && !aside;
@@ -101,7 +100,7 @@ pub fn is_asked(view: &View<'_>) -> bool {
 }
 
 fn first(view: &View<'_>, frame: Frame) -> Level {
-    levels(view, frame).into_iter().next().unwrap_or_default()
+    level_of(view, frame).unwrap_or_default()
 }
 
 /// How often a thread has begun to do something else.

@@ -2,7 +2,7 @@
 
 use crate::merge::Merge;
 use crate::moment::Tid;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use vmeter_trace::hash::FastMap;
 
 /// Most groups that are told apart.
@@ -62,6 +62,8 @@ pub struct Groups {
     made: FastMap<Tid, Made>,
     /// Ends of threads are recorded.
     ends: bool,
+    /// Groups of which a thread was before it was of another, and that one.
+    renamed: BTreeSet<(GroupId, GroupId)>,
 }
 
 /// A thread that began while it was recorded.
@@ -103,9 +105,21 @@ impl Groups {
             own.again += u32::from(made.is_some() && own.ended > 0);
         }
         if self.members.len() < MAX_MEMBERS || self.members.contains_key(&thread) {
-            self.members.insert(thread, Member { name: name.into(), group, renamed });
+            let before = self.members.insert(thread, Member { name: name.into(), group, renamed });
+            let before = before.filter(|before| before.group != group);
+            if let Some(before) = before.filter(|_| self.renamed.len() < MAX_MEMBERS) {
+                self.renamed.insert((before.group, group));
+            }
         }
         group
+    }
+
+    /// Groups of threads that were of one of these before.
+    pub fn once_of<'a>(
+        &'a self,
+        these: &'a BTreeSet<GroupId>,
+    ) -> impl Iterator<Item = GroupId> + 'a {
+        self.renamed.iter().filter(|(was, _)| these.contains(was)).map(|(_, is)| *is)
     }
 
     /// The recording's maker has started a thread, or one that did start it: others that are

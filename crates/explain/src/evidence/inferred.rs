@@ -24,7 +24,9 @@ const SHORT_S: f64 = 150e-6;
 const TIMED_OUT: i64 = -110;
 
 /// What waits begin with, and what ends them.
-const ENDS: [(&[&str], &[&str]); 7] = [
+const ENDS: [(&[&str], &[&str]); 8] = [
+    // A page that the guest waits for.
+    (&["KVM_RUN"], &["UFFDIO_"]),
     (&["futex"], &["futex"]),
     (&["flock"], &["flock", "close"]),
     (&["fcntl"], &["fcntl", "close"]),

@@ -6,7 +6,7 @@ use regex::RegexBuilder;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmeter_explain::result::{ExplainResult, Finding, Severity};
-use vmeter_explain::{explain, Options};
+use vmeter_explain::{explain, ExplainError, Options};
 use vmeter_trace::ops::Op;
 
 /// Names a folder of faults that is not in the repository.
@@ -115,8 +115,8 @@ pub struct Fault {
     pub slow: PathBuf,
     /// The trace without it.
     pub ok: PathBuf,
-    /// Names of the threads that its user sees to be slow, one or several.
-    pub about: Vec<String>,
+    /// Names of the program that its user sees to be slow, a pattern.
+    pub about: Option<String>,
     words: Vec<String>,
     not: Vec<String>,
 }
@@ -203,9 +203,7 @@ impl Corpus {
             Some(Fault {
                 slow: named(format!("{name}.slow."))?,
                 ok: named(format!("{name}.ok."))?,
-                about: truth["about"]
-                    .as_str()
-                    .map_or(Vec::new(), |names| names.split('|').map(str::to_string).collect()),
+                about: truth["about"].as_str().map(str::to_string),
                 words: list(&truth["words"]),
                 not: list(&truth["not"]),
                 name,
@@ -218,19 +216,36 @@ impl Corpus {
 impl Fault {
     /// Explains both traces and compares with the truth.
     pub fn judge(&self) -> Judged {
-        self.judge_without(Class::Nothing)
+        self.judge_by(&Options::default())
+    }
+
+    /// As [`Fault::judge`], as one who knows which program is slow does.
+    pub fn judge_about(&self) -> Judged {
+        self.judge_by(&Options { comm: self.about.clone(), ..Options::default() })
     }
 
     /// As [`Fault::judge`], where a class of events is missing; the twin is left out then.
     pub fn judge_without(&self, class: Class) -> Judged {
-        let options = Options { ignore: class.ignore(), ..Options::default() };
-        let of = |path: &PathBuf| explain(std::slice::from_ref(path), &options).expect("a trace");
-        let slow = of(&self.slow);
-        let ok = if class == Class::Nothing { of(&self.ok) } else { ExplainResult::default() };
-        let beside = match class {
-            Class::Nothing => self.beside(&self.ok),
-            _ => slow.clone(),
+        self.judge_by(&Options { ignore: class.ignore(), ..Options::default() })
+    }
+
+    fn judge_by(&self, options: &Options) -> Judged {
+        let of = |path: &PathBuf, options: &Options| {
+            let files = std::slice::from_ref(path);
+            let of = |options: &Options| explain(files, options);
+            match of(options) {
+                // Nobody is called so.
+                Err(ExplainError::NoThread { .. }) => {
+                    of(&Options { comm: None, ..options.clone() }).expect("a trace")
+                }
+                all => all.expect("a trace"),
+            }
         };
+        let slow = of(&self.slow, options);
+        let all = options.ignore.is_none();
+        let ok = if all { of(&self.ok, &Options::default()) } else { ExplainResult::default() };
+        let vs = Options { vs: Some(self.ok.clone()), ..options.clone() };
+        let beside = if all { of(&self.slow, &vs) } else { slow.clone() };
         let versus = self.verdict(&beside.findings);
         let (verdict, second) = (self.verdict(&slow.findings), self.second(&slow));
         let (marks, marks_beside) = (self.marks(&slow, &ok), self.marks(&beside, &ok));
@@ -252,16 +267,6 @@ impl Fault {
             alarm: worst >= Some(Severity::Medium),
             alarm_high: worst >= Some(Severity::High),
         }
-    }
-
-    /// Explains the trace with the fault as one who knows which threads are slow does.
-    pub fn named(&self) -> ExplainResult {
-        let files = std::slice::from_ref(&self.slow);
-        let of = |comm: &String| {
-            explain(files, &Options { comm: Some(comm.clone()), ..Options::default() }).ok()
-        };
-        let known = self.about.iter().rev().find_map(of);
-        known.unwrap_or_else(|| explain(files, &Options::default()).expect("a trace"))
     }
 
     /// Explains the trace with the fault beside another.

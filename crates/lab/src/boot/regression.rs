@@ -160,9 +160,8 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
             limit.rule_sessions("this boot", found, instead)
         }
     };
-    if let Ok(found) = found {
-        result.said.push(format!("against {name}: {}", found.words()));
-    }
+    let words = found.map_or_else(|why| format!("not decided: {why}"), |found| found.words());
+    result.said.push(format!("against {name}: {words}"));
     Ok(gate)
 }
 

@@ -39,7 +39,10 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
     }
     for change in &result.seen_once {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
-        let name = format!("{}, seen once and not again,", name(*last));
+        let name = match change.sizing {
+            Some(_) => format!("{}, seen once and not again,", name(*last)),
+            None => format!("{} over {}, slower or faster,", name(*last), name(change.before)),
+        };
         gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
     }
     match result.verdict {

@@ -327,9 +327,10 @@ fn many<'l>(
                 seen_once.extend(change(step.before, step.after, None, 1.0).map(|c| fresh.of(c)));
                 continue;
             }
-            changes.extend(
-                (k == from).then(|| together(levels, stretch, (of, found), fresh)).flatten(),
-            );
+            let all = (k == from).then(|| together(levels, stretch, (of, found), fresh)).flatten();
+            let (shown, open): (Vec<_>, Vec<_>) = all.into_iter().partition(has_a_sign);
+            changes.extend(shown);
+            seen_once.extend(open);
             continue;
         }
         let index = |at: usize| levels.get(at).map(|level| level.commit.index);
@@ -349,6 +350,11 @@ fn many<'l>(
     };
     let excluded_pct = excluded(levels).filter(|_| changes.is_empty());
     Found { changes, seen_once, excluded_pct, ..Found::new(verdict) }
+}
+
+/// True where the interval of a change says whether it is slower or faster.
+fn has_a_sign(change: &Change) -> bool {
+    change.ratio.as_ref().is_some_and(|ratio| ratio.ci95[0] > 1.0 || ratio.ci95[1] < 1.0)
 }
 
 /// What the runs that found a step say of it.

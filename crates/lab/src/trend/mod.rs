@@ -120,6 +120,9 @@ pub struct TrendChange {
     /// the hours (UTC) of the old ones, first and last, and of the new ones. Then nothing is said of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_hours: Option<[[u32; 2]; 2]>,
+    /// Set likewise if most of the new ones began on a weekend and hardly any of the old ones, or the other way round.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub other_days: bool,
     /// What of the machine's provenance changed with it.
     pub changed: Vec<String>,
 }
@@ -290,14 +293,20 @@ fn changes(sessions: &[SessionLevel], found: &[OrderedChange]) -> Vec<TrendChang
             let (old, new) = (logs.get(w[0]..w[1])?, logs.get(w[1]..w[2])?);
             let (before, since) = (sessions.get(w[1].checked_sub(1)?)?, sessions.get(w[1])?);
             let step = median(new) - median(old);
-            let other_hours = other_hours(sessions.get(w[0]..w[1])?, sessions.get(w[1]..w[2])?);
+            let sides = [sessions.get(w[0]..w[1])?, sessions.get(w[1]..w[2])?];
+            let other_hours = other_hours(sides);
+            let other_days = sides.map(|of| of.iter().map(is_weekend).collect::<Option<Vec<_>>>());
+            let other_days = matches!(other_days, [Some(old), Some(new)]
+                if !are_comparable(&old, &new, |a, b| a == b));
             Some(TrendChange {
                 other_hours,
+                other_days,
                 since: since.started_at.clone(),
                 before: before.started_at.clone(),
                 paths: [before.path.clone(), since.path.clone()],
                 ratio: step.exp(),
-                verdict: match change.p_remembering <= ALPHA && other_hours.is_none() {
+                verdict: match change.p_remembering <= ALPHA && other_hours.is_none() && !other_days
+                {
                     true if step > 0.0 => TrendVerdict::Slower,
                     true => TrendVerdict::Faster,
                     false => TrendVerdict::Undecided,
@@ -313,24 +322,38 @@ fn changes(sessions: &[SessionLevel], found: &[OrderedChange]) -> Vec<TrendChang
 /// Sessions whose hours of the day are no farther apart are of the same hour.
 const SAME_HOUR: u32 = 2;
 
-/// The hours of the old sessions and of the new ones, if less than half of the new ones began at an hour of the day
-/// at which two of the old ones did. A host may be quicker at night.
-fn other_hours(old: &[SessionLevel], new: &[SessionLevel]) -> Option<[[u32; 2]; 2]> {
+/// The hours of the old sessions and of the new ones, if these began at another hour of the day. A host may be quicker
+/// at night.
+fn other_hours([old, new]: [&[SessionLevel]; 2]) -> Option<[[u32; 2]; 2]> {
     let hours = |of: &[SessionLevel]| of.iter().map(hour).collect::<Option<Vec<u32>>>();
     let (old, new) = (hours(old)?, hours(new)?);
-    let is_same = |a: u32, b: u32| {
-        let apart = a.abs_diff(b);
+    let is_same = |a: &u32, b: &u32| {
+        let apart = a.abs_diff(*b);
         apart.min(24 - apart) <= SAME_HOUR
     };
-    let has_old = |at: &&u32| old.iter().filter(|other| is_same(**other, **at)).count() >= 2;
     let ends = |of: &[u32]| Some([*of.iter().min()?, *of.iter().max()?]);
-    let comparable = new.iter().filter(has_old).count();
-    (2 * comparable < new.len()).then_some([ends(&old)?, ends(&new)?])
+    (!are_comparable(&old, &new, is_same)).then_some([ends(&old)?, ends(&new)?])
+}
+
+/// True if half of the new sessions or more began when two of the old ones did.
+fn are_comparable<T>(old: &[T], new: &[T], is_same: impl Fn(&T, &T) -> bool) -> bool {
+    let has_old = |at: &&T| old.iter().filter(|other| is_same(other, at)).count() >= 2;
+    2 * new.iter().filter(has_old).count() >= new.len()
 }
 
 /// The hour of the day (UTC) at which it began.
 fn hour(session: &SessionLevel) -> Option<u32> {
     session.started_at.get(11..13)?.parse().ok().filter(|hour| *hour < 24)
+}
+
+/// True if it began on a Saturday or Sunday (UTC): Sakamoto's formula for the day of the week.
+fn is_weekend(session: &SessionLevel) -> Option<bool> {
+    const MONTHS: [u32; 12] = [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4];
+    let part = |from: usize, to: usize| session.started_at.get(from..to)?.parse::<u32>().ok();
+    let (year, month, day) = (part(0, 4)?, part(5, 7)?, part(8, 10)?);
+    let year = if month < 3 { year.checked_sub(1)? } else { year };
+    let shift = MONTHS.get(month.checked_sub(1)? as usize)?;
+    Some(matches!((year + year / 4 - year / 100 + year / 400 + shift + day) % 7, 0 | 6))
 }
 
 fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<String> {

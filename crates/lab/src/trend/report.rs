@@ -112,6 +112,13 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
             hours(old)
         );
     }
+    if change.other_days {
+        return format!(
+            "{took} Undecided: of the new sessions and those before, only one group began on weekends \
+             (UTC). The machine is {as_word}, or its host is on such days. Sessions on the same days would tell, or \
+             vmeter boot --baseline, which boots both in turn."
+        );
+    }
     if change.verdict == TrendVerdict::Undecided {
         return format!(
             "{took} Undecided: the machine is {as_word}, or its host was for a while. {} cannot tell which; more \
@@ -282,6 +289,27 @@ mod tests {
             let found = by_hour(alike);
             assert_eq!(found.changes[0].verdict, TrendVerdict::Faster, "{:?}", found.changes);
         }
+    }
+
+    /// A host that is quicker on weekends: twelve sessions on working days, then eight on two weekends.
+    #[test]
+    fn sessions_of_weekends_say_nothing_of_the_machine() {
+        let on = |days: &dyn Fn(u32) -> u32| {
+            let mut plain = machine(|i| if i >= 12 { 60.0 } else { 90.0 });
+            for (i, session) in (0..).zip(&mut plain.sessions) {
+                // A Thursday was the first of January 2026.
+                session.started_at = format!("2026-01-{:02}T10:30:00Z", days(i) + 1);
+            }
+            let key = (plain.argv, plain.hostname, plain.watch, plain.measured_to);
+            of_machine(key, plain.sessions)
+        };
+        let days = [0, 1, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 16, 17, 17, 23, 23, 24, 24];
+        let apart = on(&|i| days[i as usize]);
+        let change = apart.changes.first().expect("a change");
+        assert!(change.other_days && change.verdict == TrendVerdict::Undecided, "{change:?}");
+        assert!(sentence(&apart, change).contains("began on weekends"));
+        let change = on(&|i| i).changes[0].clone();
+        assert_eq!(change.verdict, TrendVerdict::Faster, "{change:?}");
     }
 
     #[test]

@@ -207,11 +207,6 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
     machine.choose("added arguments", value, why);
 }
 
-/// True for a file that is the same one for whoever names it.
-fn is_own(file: &str) -> bool {
-    !file.starts_with("/dev/") && !file.starts_with("/proc/")
-}
-
 /// What the command line says of its machine, and digests of what is booted.
 fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<'_>) {
     let (accel, why) = told.accel;
@@ -219,7 +214,9 @@ fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<
     machine.choose("accel", accel, why);
     match told.console {
         Console::Stdout(why) => machine.choose("console", "standard output", why),
-        Console::Elsewhere(mend) => match argv::console_file(argv).filter(|(f, _)| is_own(f)) {
+        Console::Elsewhere(mend) => match argv::console_file(argv)
+            .filter(|(f, _)| argv::is_same_for_all(f))
+        {
             Some((file, _)) => machine.choose("console", file, "its lines are read there"),
             None => {
                 machine.choose("console", "elsewhere", format!("its lines are not seen; {mend}"));

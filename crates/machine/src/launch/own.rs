@@ -84,7 +84,8 @@ impl Own {
         let here = Stat::of(own).map_or(0, |stat| stat.session);
         let image = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
         // What another launch is about to execute has neither a mark nor an image of its own yet.
-        let is_another = |pid: i32| image(pid).is_some_and(|of| image(own) != Some(of));
+        let ours = image(own);
+        let is_another = |pid: i32| image(pid).is_some_and(|of| ours.as_ref() != Some(&of));
         let is_fresh = |pid: i32, stat: &Stat| {
             let elsewhere = stat.session != here && stat.session != 0;
             let unmarked = elsewhere && stat.started >= self.since && is_another(pid);

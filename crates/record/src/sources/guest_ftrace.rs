@@ -230,14 +230,15 @@ struct Recording {
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         self.kernel.open()?;
-        let mut parameters =
-            parameters(plan, if self.own_init { BUFFER } else { BUFFER_OF_GUESTS });
+        let can_trace = self.kernel.traces_initcalls();
+        let buffer = if self.own_init { BUFFER } else { BUFFER_OF_GUESTS };
+        let mut parameters = if can_trace { parameters(plan, buffer) } else { Vec::new() };
         if !self.own_init {
             let probes = self.kernel.info().and_then(boot_probes);
             parameters.extend(of_guests(plan, probes));
         }
         let words: Vec<&str> = parameters.iter().map(String::as_str).collect();
-        self.injected = plan.inject_kernel_parameters(&words);
+        self.injected = plan.inject_kernel_parameters(&words) && can_trace;
         self.advice = plan.kernel_line().is_none().then(|| what_to_add(plan));
         Ok(())
     }
@@ -295,7 +296,7 @@ fn of_guests(plan: &LaunchPlan, probes: Option<String>) -> Vec<String> {
 }
 
 /// The value of a kernel parameter that is given already; of several the last.
-fn given(plan: &LaunchPlan, name: &str) -> Option<String> {
+pub(super) fn given(plan: &LaunchPlan, name: &str) -> Option<String> {
     let line = plan.kernel_line()?;
     line.split_ascii_whitespace().filter_map(|w| w.strip_prefix(name)).next_back().map(Into::into)
 }

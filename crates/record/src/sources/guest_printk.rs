@@ -15,7 +15,7 @@ mod steady;
 
 use super::console::Console;
 use super::firmware::ARRIVAL_ERROR_NS;
-use super::guest_ftrace::{GuestFtrace, GuestTrace};
+use super::guest_ftrace::{given, GuestFtrace, GuestTrace};
 use super::read_bounded;
 use crate::end::Clues;
 use crate::guest_clock::{self, GuestClock};
@@ -368,9 +368,12 @@ struct Recording {
 }
 
 impl Live for Recording {
-    fn prepare(&mut self, _plan: &mut LaunchPlan) -> Result<(), SourceError> {
+    fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         // A kernel whose file has no symbols has a log all the same.
         self.unopened = self.kernel.open().err();
+        if !self.kernel.traces_initcalls() {
+            log_initcalls(plan);
+        }
         Ok(())
     }
 
@@ -400,6 +403,26 @@ impl Live for Recording {
         Ok(Some(guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset)))
     }
 }
+
+/// Has a kernel that cannot trace them write its initcalls into its log, where its console is quiet: it would
+/// print a part of what `initcall_debug` adds (PCI fixups, devices that it shuts down).
+fn log_initcalls(plan: &mut LaunchPlan) {
+    let Some(line) = plan.kernel_line() else { return };
+    let mut words = line.split_ascii_whitespace();
+    if !kernel_log::is_quiet(&line) || words.any(|word| word == INITCALL_DEBUG) {
+        return;
+    }
+    let mut added = vec![INITCALL_DEBUG];
+    if given(plan, "log_buf_len=").is_none() {
+        added.push(LOG_SIZE);
+    }
+    plan.inject_kernel_parameters(&added);
+}
+
+/// Each initcall is two records at the level `debug` (`do_one_initcall` of init/main.c).
+const INITCALL_DEBUG: &str = "initcall_debug";
+/// Holds some 7,000 such records; with what the kernel keeps beside each it takes 2.3 MiB.
+const LOG_SIZE: &str = "log_buf_len=512K";
 
 /// The log and, where the kernel says how, its clocks.
 fn take(guest: &Guest<'_>) -> vmeter_kernel_image::Result<PrintkDump> {

@@ -2,11 +2,7 @@
 //! span of its own, and told as a whole.
 
 use super::{registry, Cause};
-use vmeter_model::Timeline;
-
-/// The level below which a kernel that is told to be `quiet` prints (kernel: include/linux/printk.h,
-/// `CONSOLE_LOGLEVEL_QUIET`).
-const QUIET: u32 = 4;
+use vmeter_model::{kernel_log, Timeline};
 
 /// What takes less of a boot, as 1 in so many, delays nothing.
 const LEAST: i64 = 100;
@@ -14,7 +10,7 @@ const LEAST: i64 = 100;
 pub(super) fn cause(timeline: &Timeline) -> Option<Cause> {
     let printing = timeline.printing.filter(|one| one.time > timeline.total / LEAST)?;
     let words = timeline.command_line.as_deref().unwrap_or_default();
-    if level(words).is_some_and(|level| level <= QUIET) {
+    if kernel_log::is_quiet(words) {
         return None;
     }
     Some(Cause {
@@ -23,21 +19,6 @@ pub(super) fn cause(timeline: &Timeline) -> Option<Cause> {
         at_most: printing.time,
         spans: Vec::new(),
     })
-}
-
-/// The level that the last word sets which sets one (kernel: init/main.c, `quiet_kernel`,
-/// `debug_kernel`, `loglevel`; kernel/printk/printk.c, `ignore_loglevel`).
-fn level(words: &str) -> Option<u32> {
-    let mut words = words.split_whitespace().take_while(|word| *word != "--");
-    if words.clone().any(|word| word.starts_with("ignore_loglevel")) {
-        return Some(u32::MAX);
-    }
-    let level = |word: &str| match word {
-        "quiet" => Some(QUIET),
-        "debug" => Some(10),
-        _ => word.strip_prefix("loglevel=")?.parse().ok(),
-    };
-    words.by_ref().filter_map(level).last()
 }
 
 #[cfg(test)]

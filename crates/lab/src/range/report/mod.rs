@@ -8,7 +8,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
-use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
+use vmeter_model::{ChangeShape, CommitState, Estimate, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
@@ -77,14 +77,15 @@ impl<'a> RangeReport<'a> {
         match result.verdict {
             RangeVerdict::Changed => {
                 let all: Vec<String> = result.changes.iter().map(|c| self.sentence(c)).collect();
-                all.join(" ") + &self.seen_once()
+                all.join(" ") + &self.the_rest() + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {}: {sure} sure. One of just that size is missed more often.{}",
+                "No change of {} or more between {} and {}: {sure} sure. One of just that size is missed more often.{}{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
-                self.by_the_ends()
+                self.by_the_ends(),
+                self.between_the_ends()
             ),
             RangeVerdict::NoChange => format!(
                 "No commit of the {} changed the time, as far as these runs tell.{}",
@@ -111,7 +112,8 @@ impl<'a> RangeReport<'a> {
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
-                "Undecided: it is one of {} commits with a probability of {sure}. More runs tell which.",
+                "Undecided. If one commit made the change, it is one of {} ({sure} sure), and more runs tell which. If \
+                 several did, only `vmeter range` without --bisect tells: it measures every commit.",
                 result.suspects.len()
             ),
             RangeVerdict::NotMeasurable => {
@@ -127,12 +129,51 @@ impl<'a> RangeReport<'a> {
         format!(" The first and the last commit alone differ by less than {most:.1} % (95 % sure).")
     }
 
+    /// What a search that compared its ends only cannot see.
+    fn between_the_ends(&self) -> String {
+        let commits = &self.result.commits;
+        let measured = commits.iter().filter(|c| c.state == CommitState::Measured).count();
+        if measured == commits.len() {
+            return String::new();
+        }
+        format!(
+            " {measured} of {} commits were measured: a change that a later commit took back is not seen.",
+            commits.len()
+        )
+    }
+
+    /// What is left of the difference between the ends beside the one commit that a search names.
+    fn the_rest(&self) -> String {
+        let (Some(ends), [change]) = (&self.result.ends, self.result.changes.as_slice()) else {
+            return String::new();
+        };
+        let Some(own) = change.ratio.as_ref().filter(|_| self.result.record.bisect) else {
+            return String::new();
+        };
+        let half = |e: &Estimate| (e.ci95[1].ln() - e.ci95[0].ln()) / 2.0;
+        let (rest, half) = (ends.mean.ln() - own.mean.ln(), half(ends).hypot(half(own)));
+        if rest.is_nan() || rest.abs() <= half {
+            return String::new();
+        }
+        format!(
+            " The ends differ by {}: another commit changed the time too. A search names one; `vmeter range` \
+             without --bisect measures every commit.",
+            added_percent(ends)
+        )
+    }
+
     /// What fresh runs did not show.
     fn seen_once(&self) -> String {
         let one = |change: &Change| {
             let last = change.commits.last().map_or_else(String::new, |at| self.named(*at));
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
-            let runs = change.sizing.unwrap_or_default();
+            let Some(runs) = change.sizing else {
+                return format!(
+                    " Between {} and {last} the time moves, and these runs do not tell which way ({by}): more \
+                     runs of each tell it (--resume with --runs N).",
+                    self.named(change.before)
+                );
+            };
             format!(
                 " Seen once, not again: the first boots had a change with {last}, and {runs} new boots on both \
                  sides of it do not show it ({by})."

@@ -272,14 +272,11 @@ impl<'a> SweepReport<'a> {
             document.push(Block::Table(table));
         }
         if let Some(table) = self.step_table(panel) {
-            document.heading(
-                by("Marginal cost"),
-                "what a step adds ± half of its 95 % interval (Welch)",
-            );
+            document.heading(by("Marginal cost"), "what a step adds ± half of its 95 % interval");
             document.push(Block::Table(table));
         }
         if let Some(table) = self.activity_table(panel) {
-            document.heading(by("What grows"), "activities; p adjusted (Benjamini-Hochberg)");
+            document.heading(by("What grows"), "activities; p adjusted for their number");
             document.push(Block::Table(table));
         }
     }

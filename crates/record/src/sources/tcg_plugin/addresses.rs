@@ -1,8 +1,9 @@
 //! Which addresses are stamped, and the list that the plugin reads.
 
 use super::virtual_time::WRITERS;
+use std::collections::HashSet;
 use std::fmt::Write as _;
-use vmeter_kernel_image::{KernelImage, Symbols};
+use vmeter_kernel_image::{KernelImage, Symbol, Symbols};
 use vmeter_model::run::WatchLevel;
 
 /// Where x86-64 maps its kernel image (`__START_KERNEL_map`).
@@ -11,6 +12,8 @@ const KERNEL_BASE: u64 = 0xffff_ffff_8000_0000;
 const LOAD_ADDRESS: u64 = 0x100_0000;
 /// More initcalls than any kernel has.
 const MAX_INITCALLS: u64 = 20_000;
+/// Fewer than any kernel that boots has.
+const FEWEST_INITCALLS: usize = 50;
 /// A function longer than this is not one: its symbol's successor is missing.
 const MAX_FUNCTION: u64 = 64 << 10;
 
@@ -140,7 +143,8 @@ pub(super) fn writers(symbols: &Symbols) -> Vec<Address> {
 ///
 /// The table lies from `__initcall_start` to `__initcall_end`, and each entry is
 /// the function's distance from the entry itself (`HAVE_ARCH_PREL32_RELOCATIONS`:
-/// x86-64 since Linux 4.19). Empty for a kernel without it.
+/// x86-64 since Linux 4.19). A kernel without `CONFIG_KALLSYMS_ALL` does not say where it is:
+/// there it is found by that shape. Empty for a kernel without it.
 pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
     let Some(caller) = symbols.address("do_one_initcall") else { return Vec::new() };
     let mut all = vec![Address {
@@ -149,16 +153,13 @@ pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
     }];
     all.extend(thunks(symbols));
     let table = symbols.address("__initcall_start").zip(symbols.address("__initcall_end"));
-    let Some((start, end)) = table else { return all };
-    let size = end.saturating_sub(start).min(MAX_INITCALLS * 4);
-    let entries = image.read(start, size).unwrap_or(&[]);
-    let mut functions: Vec<u64> = entries
-        .chunks_exact(4)
-        .zip((start..).step_by(4))
-        .filter_map(|(entry, at)| {
-            Some(at.wrapping_add_signed(i32::from_le_bytes(entry.try_into().ok()?).into()))
-        })
-        .collect();
+    let mut functions: Vec<u64> = match table {
+        Some((start, end)) => {
+            let size = end.saturating_sub(start).min(MAX_INITCALLS * 4);
+            targets(start, image.read(start, size).unwrap_or(&[])).collect()
+        }
+        None => by_shape(image, symbols),
+    };
     functions.sort_unstable();
     functions.dedup();
     all.extend(functions.into_iter().filter_map(|address| {
@@ -166,6 +167,50 @@ pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
         Some(Address::flagged(address, "i", symbol.name))
     }));
     all
+}
+
+/// What the entries of a table of distances that begins at `start` lead to.
+fn targets(start: u64, entries: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    entries.chunks_exact(4).zip((start..).step_by(4)).map(|(entry, at)| {
+        let distance = entry.try_into().map_or(0, i32::from_le_bytes);
+        at.wrapping_add_signed(distance.into())
+    })
+}
+
+/// The functions of the longest run of entries that all lead to begins of functions, most of them of the init text (a
+/// few initcalls are not in it). None if it is short, or if another one is half as long.
+fn by_shape(image: &KernelImage, symbols: &Symbols) -> Vec<u64> {
+    let text = symbols.address("_sinittext").zip(symbols.address("_einittext"));
+    let Some((start, end)) = text else { return Vec::new() };
+    let of_init = |address: &u64| (start..end).contains(address);
+    let begins: HashSet<u64> =
+        symbols.iter().filter(Symbol::is_function).map(|symbol| symbol.address).collect();
+    let (mut longest, mut other) = (Vec::new(), 0);
+    let mut run = Vec::new();
+    for segment in image.segments() {
+        let data = image.read(segment.virtual_address, segment.file_size).unwrap_or(&[]);
+        // What ends the last run.
+        let all = targets(segment.virtual_address, data).chain([0]);
+        for target in all {
+            if (KERNEL_BASE..end).contains(&target) && begins.contains(&target) {
+                run.push(target);
+                continue;
+            }
+            let found = std::mem::take(&mut run);
+            let is_table = 2 * found.iter().filter(|a| of_init(a)).count() > found.len();
+            if is_table && found.len() > longest.len() {
+                other = std::mem::replace(&mut longest, found).len();
+            } else if is_table {
+                other = other.max(found.len());
+            }
+        }
+    }
+    let fits = (FEWEST_INITCALLS..MAX_INITCALLS as usize).contains(&longest.len());
+    if fits && 2 * other < longest.len() {
+        longest
+    } else {
+        Vec::new()
+    }
 }
 
 /// Distance to the next symbol.
@@ -193,7 +238,7 @@ fn thunks(symbols: &Symbols) -> Option<Address> {
 ///
 /// Of several names for one address the first counts.
 pub fn list(addresses: &[Address]) -> String {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     let kept = addresses.iter().filter(|a| a.flags == "t" || seen.insert(a.address));
     kept.enumerate().fold(String::new(), |mut text, (id, a)| {
         let _ = writeln!(text, "{:x} {id} {} {:x} {}", a.address, a.flags, a.length, a.name);
