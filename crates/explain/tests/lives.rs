@@ -237,3 +237,69 @@ fn a_softirq_that_has_a_threads_cpu_is_told_apart_from_it() {
     let claims: Vec<&str> = first.chain.iter().map(|link| link.claim.as_str()).collect();
     assert!(!claims.iter().any(|claim| claim.contains("RCU")), "{claims:?}");
 }
+
+/// A client and a server that naps; beside them a build that these keep off their CPU.
+fn beside_a_build(own: u32, prio: u32) -> Trace {
+    const CLIENT: &str = "client-10";
+    const SERVER: &str = "server-11";
+    const MAKE: &str = "make-50";
+    const CC: &str = "cc1-51";
+    let mut trace = Trace::new();
+    let switch = |trace: &mut Trace, prev: (&str, u32), state: &str, next: (&str, u32)| {
+        let tid =
+            |thread: &str| thread.rsplit_once('-').map_or(String::new(), |(_, tid)| tid.into());
+        let text = format!(
+            "sched_switch: prev_comm=a prev_pid={} prev_prio={} prev_state={state} ==> \
+             next_comm=b next_pid={} next_prio={}",
+            tid(prev.0),
+            prev.1,
+            tid(next.0),
+            next.1
+        );
+        trace.event(1, prev.0, &text);
+    };
+    let (client, server) = ((CLIENT, own), (SERVER, own));
+    let (make, cc) = ((MAKE, prio), (CC, prio));
+    for _ in 0..100 {
+        trace.event(20, CLIENT, "sys_enter: NR 0 (3, 0, 0, 0, 0, 0)");
+        switch(&mut trace, client, "S", server);
+        trace.event(5, SERVER, "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
+        switch(&mut trace, server, "S", make);
+        // The build's next step: one asks the other, which the server keeps off the CPU.
+        trace.event(5, MAKE, &format!("sys_enter: {FUTEX}"));
+        trace.wake(1, MAKE, CC);
+        switch(&mut trace, make, "S", cc);
+        trace.now += 1_000;
+        trace.flags = "d.h1.";
+        trace.wake(1, CC, SERVER);
+        trace.flags = ".....";
+        switch(&mut trace, cc, "R", server);
+        trace.event(3_000, SERVER, "sys_exit: NR 230 = 0");
+        trace.event(1, SERVER, "sys_enter: NR 1 (3, 0, 0, 0, 0, 0)");
+        trace.wake(1, SERVER, CLIENT);
+        trace.event(1, SERVER, "sys_exit: NR 1 = 1");
+        trace.event(1, SERVER, "sys_enter: NR 0 (3, 0, 0, 0, 0, 0)");
+        switch(&mut trace, server, "S", cc);
+        trace.event(10, CC, "sys_enter: NR 202 (7f00, 1, 1, 0, 0, 0)");
+        trace.wake(1, CC, MAKE);
+        trace.event(1, CC, "sys_exit: NR 202 = 1");
+        trace.event(1, CC, &format!("sys_enter: {FUTEX}"));
+        switch(&mut trace, cc, "S", client);
+        trace.event(1, CLIENT, "sys_exit: NR 0 = 1");
+        trace.event(20, CLIENT, "sys_enter: NR 1 (3, 0, 0, 0, 0, 0)");
+        trace.wake(1, CLIENT, SERVER);
+        trace.event(1, CLIENT, "sys_exit: NR 1 = 1");
+    }
+    trace
+}
+
+#[test]
+fn what_its_user_lets_wait_for_all_others_is_told_after_them() {
+    let told = |own: u32, prio: u32| {
+        let result = beside_a_build(own, prio).explain();
+        let build = result.findings.iter().position(|told| told.summary.contains("cc1"));
+        build.map(|at| (at, result.findings[at].severity))
+    };
+    assert_eq!(told(110, 120), Some((0, Severity::High)));
+    assert_eq!(told(120, 139), Some((1, Severity::Low)), "a nice value of 19");
+}

@@ -80,6 +80,8 @@ pub struct View<'a> {
     beyond: bool,
     /// Threads that the trace was made for, if that is known.
     own: BTreeSet<GroupId>,
+    /// Threads whose user gave them a nice value above 0.
+    niced: BTreeSet<GroupId>,
     /// Those asked about by name, and those that are near them.
     asked: Asked,
 }
@@ -98,6 +100,7 @@ impl<'a> View<'a> {
         let peers = BTreeMap::new();
         let tree = Cow::Borrowed(&evidence.tree);
         let (beyond, own, asked) = (false, BTreeSet::new(), Asked::default());
+        let niced = evidence.niced();
         let mut view = View {
             evidence,
             sources,
@@ -109,6 +112,7 @@ impl<'a> View<'a> {
             tree,
             beyond,
             own,
+            niced,
             asked,
         };
         view.peers = view.compare();
@@ -162,9 +166,10 @@ impl<'a> View<'a> {
         !self.is_about_one() || self.own.contains(&group) || self.asked.near.contains(&group)
     }
 
-    /// True for threads that the trace was not made for.
+    /// True for threads that the trace was not made for; where that is not known, for those that
+    /// their user lets wait for all others: builds, backups.
     pub fn is_foreign(&self, group: GroupId) -> bool {
-        self.own().is_some_and(|own| !own.contains(&group))
+        self.own().map_or(self.niced.contains(&group), |own| !own.contains(&group))
     }
 
     /// True for one that has to do with threads of a name: of the same program, by who wakes whom; or

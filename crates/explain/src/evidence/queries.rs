@@ -9,6 +9,8 @@ use vmeter_trace::walk::Seen;
 
 /// Wake-ups there and back from which two belong together.
 const PARTNERS: u64 = 20;
+/// The kernel's priority of a nice value of 0; lower goes first.
+const NORMAL_PRIO: i16 = 120;
 
 impl Evidence {
     /// Takes out what began before all CPUs are recorded and is too long to be true.
@@ -86,6 +88,24 @@ impl Evidence {
     pub fn vcpu_groups(&self) -> BTreeSet<GroupId> {
         let vcpus = self.threads.iter().filter(|(_, thread)| thread.is_vcpu);
         vcpus.filter_map(|(tid, _)| self.groups.group_of(*tid)).collect()
+    }
+
+    /// Threads that all have a nice value above 0, where others have not. Those of a VM are none: their
+    /// guest is asked about.
+    pub fn niced(&self) -> BTreeSet<GroupId> {
+        let known = self.threads.iter().filter_map(|(tid, thread)| {
+            let group =
+                self.groups.group_of(*tid).filter(|group| !self.groups.is_kernel(*group))?;
+            Some((group, thread.prio? > NORMAL_PRIO && !thread.is_vcpu))
+        });
+        let (niced, others): (Vec<_>, Vec<_>) = known.partition(|(_, niced)| *niced);
+        let others: BTreeSet<GroupId> = others.into_iter().map(|(group, _)| group).collect();
+        let niced =
+            niced.into_iter().map(|(group, _)| group).filter(|group| !others.contains(group));
+        match others.is_empty() {
+            true => BTreeSet::new(),
+            false => niced.collect(),
+        }
     }
 
     /// Threads that run vCPUs.
