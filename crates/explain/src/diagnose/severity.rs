@@ -92,6 +92,17 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
     }
 }
 
+/// The same of what stands out by nothing: the time that somebody spends who does not just sleep.
+pub fn plain(cause: &Cause<'_>) -> Option<Weight> {
+    let nothing = matches!(
+        cause.ending.end,
+        End::Guest | End::Asleep | End::Interrupt | End::Idle | End::Deep | End::Timer | End::Network
+    );
+    let saving = saving(cause);
+    let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
+    (!nothing).then_some(Weight { saving, at_most, aside, idle: true, firm: false })
+}
+
 /// What it does in a call that waits by design is to go to sleep and to wake up: no other call would cost
 /// less.
 fn goes_to_sleep(cause: &Cause<'_>) -> bool {
