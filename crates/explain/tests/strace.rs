@@ -89,6 +89,34 @@ fn a_name_server_that_does_not_answer_is_named() {
 }
 
 #[test]
+fn naps_between_tries_of_a_lock_are_no_pauses() {
+    let mut log = Log::default();
+    for n in 0..60 {
+        let at = n * 30_000;
+        let fails =
+            "fcntl(3, F_SETLK, {l_type=F_WRLCK}) = -1 EAGAIN (Resource temporarily unavailable)";
+        for (turn, nap) in [(0, 1_000), (1, 2_000), (2, 5_000), (3, 10_000)] {
+            let at = at + turn * 5_000;
+            log.call(7, at, fails, 20);
+            log.call(
+                7,
+                at + 50,
+                "clock_nanosleep(CLOCK_REALTIME, 0, {tv_sec=0}, NULL) = 0",
+                nap.min(4_900),
+            );
+        }
+        log.call(7, at + 20_100, "fcntl(3, F_SETLK, {l_type=F_WRLCK}) = 0", 20);
+        // Another one paces itself.
+        log.call(8, at, "clock_nanosleep(CLOCK_REALTIME, 0, {tv_sec=0}, NULL) = 0", 29_000);
+        log.call(8, at + 29_100, "write(5, \"x\", 1) = 1", 20);
+    }
+    let result = explained(log, None);
+    let first = &result.findings[0];
+    assert!(first.summary.contains("between tries of fcntl, 240 times"), "{:#?}", result.findings);
+    assert_eq!(first.kind.name(), "timer-wait");
+}
+
+#[test]
 fn a_file_of_the_kernel_is_nobody_to_wait_for() {
     let mut log = Log::default();
     for n in 0..200 {

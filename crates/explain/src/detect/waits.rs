@@ -47,7 +47,16 @@ pub fn polls(call: &str) -> bool {
     ["poll", "ppoll", "epoll_", "select", "pselect"].iter().any(|begin| call.starts_with(begin))
 }
 
+/// True for naps between tries of a call that fails: they wait for what that one asks for.
+pub fn retries(call: &str) -> bool {
+    call.contains("nanosleep between tries of ")
+}
+
 /// True for calls that wait by design.
 pub fn waits(call: &str) -> bool {
+    !retries(call) && matches_wait(call)
+}
+
+fn matches_wait(call: &str) -> bool {
     matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))
 }

@@ -107,7 +107,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     if told.iter().any(|told| !told.candidate.idle) {
         told.retain(|told| !told.only_computes());
     }
-    if told.is_empty() {
+    if told.is_empty() && view.evidence.only_switches() {
         told.extend(most(view));
     }
     let mut findings: Vec<Finding> =
@@ -117,7 +117,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Where most of a subject's time goes, where nothing stands out.
+/// Where most of a subject's time goes: all that a trace of nothing but switches can say.
 fn most(view: &View<'_>) -> Option<Told> {
     let paths = subjects::subjects(view).into_iter().flat_map(|root| {
         let path = Path::of(view, root);
@@ -125,9 +125,8 @@ fn most(view: &View<'_>) -> Option<Told> {
         path.into_iter().chain(others)
     });
     let all = paths.filter_map(|path| tell_by(view, &path, severity::plain));
-    let much = all.filter(|told| {
-        !told.candidate.foreign && view.share(told.candidate.saving) >= LEAST_TOLD
-    });
+    let much = all
+        .filter(|told| !told.candidate.foreign && view.share(told.candidate.saving) >= LEAST_TOLD);
     much.max_by_key(|told| told.candidate.saving)
 }
 

@@ -96,7 +96,13 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
 pub fn plain(cause: &Cause<'_>) -> Option<Weight> {
     let nothing = matches!(
         cause.ending.end,
-        End::Guest | End::Asleep | End::Interrupt | End::Idle | End::Deep | End::Timer | End::Network
+        End::Guest
+            | End::Asleep
+            | End::Interrupt
+            | End::Idle
+            | End::Deep
+            | End::Timer
+            | End::Network
     );
     let saving = saving(cause);
     let (at_most, aside) = (Some(Severity::Low), Aside::Rare);

@@ -281,7 +281,8 @@ impl Life<'_> {
 
     fn asleep(&mut self, at: u32, segment: &Segment, span: (u64, u64), stack: &mut Vec<Tid>) {
         let ticks = span.1.saturating_sub(span.0);
-        let sleeps = segment.call.is_some_and(|call| SLEEPS.contains(&self.merge.name(call)));
+        let sleeps = segment.call.map_or("", |call| self.merge.name(call));
+        let sleeps = SLEEPS.iter().any(|name| sleeps.starts_with(name));
         let frame = match segment.waker {
             _ if sleeps => Frame::Timer,
             Waker::Timer => Frame::Timer,

@@ -36,6 +36,12 @@ impl Evidence {
         all
     }
 
+    /// The trace says who has the CPUs, and nothing of why.
+    pub fn only_switches(&self) -> bool {
+        let Seen { switches, syscalls, kvm_exits, wakes, .. } = self.seen_anywhere();
+        switches && !syscalls && !kvm_exits && !wakes
+    }
+
     /// How often threads of one name woke those of another.
     pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
         let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);

@@ -12,6 +12,7 @@ mod meaning;
 mod names;
 mod op;
 mod other;
+mod retries;
 mod sign;
 mod textual;
 pub mod xen;
@@ -85,6 +86,7 @@ pub struct Decoder {
     handlers: Vec<Option<Handler>>,
     resolver: Resolver,
     descriptors: descriptors::Descriptors,
+    retries: retries::Retries,
 }
 
 impl Decoder {
@@ -143,6 +145,12 @@ impl Decoder {
     /// What an event means.
     #[inline]
     pub fn decode(&mut self, event: &Event<'_>) -> Op {
+        let op = self.meaning(event);
+        self.retries.about(event.tid, op, &mut self.resolver.names)
+    }
+
+    #[inline]
+    fn meaning(&mut self, event: &Event<'_>) -> Op {
         if let Body::Words { event, words } = event.body {
             return Op::Xen(xen::decode(event, words, &mut self.resolver));
         }

@@ -32,10 +32,20 @@ pub(crate) fn call(
     let spawns =
         matches!(names.names.name(name), "clone" | "clone3") && arguments.contains("CLONE_VFORK");
     let name = if spawns { names.names.id("vfork") } else { name };
-    let returned = result.split_whitespace().next().and_then(crate::text::number);
-    let returned = returned.map(|value| value as i64);
+    let returned = returned(result);
     let request = request.or_else(|| descriptors.about((tid, name), (arguments, returned), names));
     Op::Syscall { name, request, duration, returned }
+}
+
+/// What a call returned: of an error that matters its number, as the kernel has it, else -1.
+fn returned(result: &str) -> Option<i64> {
+    let mut words = result.split_whitespace();
+    let value = crate::text::number(words.next()?)? as i64;
+    Some(match (value, words.next()) {
+        (-1, Some("EAGAIN")) => -11,
+        (-1, Some("EBUSY")) => -16,
+        _ => value,
+    })
 }
 
 /// What a futex call waits for, by strace's words.

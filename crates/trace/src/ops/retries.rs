@@ -1,0 +1,93 @@
+//! Naps between tries of a call that fails: a lock that is asked for again and again (SQLite's busy
+//! handler, `trylock` with a back-off). Such a nap waits for what the call asks for, so that its name
+//! says so: `clock_nanosleep between tries of fcntl`.
+
+use super::names::{NameId, Names};
+use super::op::Op;
+use crate::hash::FastMap;
+
+/// Most threads whose last failure is remembered.
+const MOST: usize = 1 << 14;
+/// "Try again" and "busy" (include/uapi/asm-generic/errno-base.h).
+const AGAIN: [i64; 2] = [-11, -16];
+/// What begins the names of calls that say so of a queue that is empty: who naps then has nothing to do.
+const EMPTY: [&str; 10] =
+    ["read", "recv", "preadv", "accept", "epoll_", "poll", "ppoll", "select", "futex", "wait"];
+
+/// The call that failed last, by thread.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    failed: FastMap<i32, NameId>,
+}
+
+impl Retries {
+    /// The op, with the name of a nap that is one between two tries.
+    #[inline]
+    pub(super) fn about(&mut self, tid: i32, op: Op, names: &mut Names) -> Op {
+        match op {
+            Op::SyscallExit { name, returned: Some(returned) } => {
+                self.returns(tid, name, returned, names)
+            }
+            Op::SyscallEnter { name, request: None, kvm_run } if !self.failed.is_empty() => {
+                let request = self.nap(tid, name, names);
+                return Op::SyscallEnter { name, request, kvm_run };
+            }
+            Op::Syscall { name, request: None, duration, returned } => {
+                let request = self.nap(tid, name, names);
+                returned.into_iter().for_each(|value| self.returns(tid, name, value, names));
+                return Op::Syscall { name, request, duration, returned };
+            }
+            _ => {}
+        }
+        op
+    }
+
+    fn returns(&mut self, tid: i32, name: NameId, returned: i64, names: &Names) {
+        if AGAIN.contains(&returned) {
+            let empty = EMPTY.iter().any(|begin| names.name(name).starts_with(begin));
+            if !empty && (self.failed.len() < MOST || self.failed.contains_key(&tid)) {
+                self.failed.insert(tid, name);
+            }
+        } else if self.failed.get(&tid) == Some(&name) {
+            self.failed.remove(&tid);
+        }
+    }
+
+    fn nap(&mut self, tid: i32, name: NameId, names: &mut Names) -> Option<NameId> {
+        let nap = names.name(name);
+        if self.failed.is_empty() || !["nanosleep", "clock_nanosleep"].contains(&nap) {
+            return None;
+        }
+        let failed = self.failed.remove(&tid)?;
+        let text = format!("{nap} between tries of {}", names.name(failed));
+        Some(names.id(&text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nap_after_a_try_that_failed_says_of_what() {
+        let (mut retries, mut names) = (Retries::default(), Names::default());
+        let mut run = |call: &str, returned: Option<i64>| -> String {
+            let name = names.id(call);
+            let op = Op::Syscall { name, request: None, duration: None, returned };
+            match retries.about(7, op, &mut names) {
+                Op::Syscall { request: Some(request), .. } => names.name(request).to_owned(),
+                _ => String::new(),
+            }
+        };
+        assert_eq!(run("nanosleep", Some(0)), "");
+        run("fcntl", Some(-11));
+        run("pread64", Some(16));
+        assert_eq!(run("clock_nanosleep", Some(0)), "clock_nanosleep between tries of fcntl");
+        assert_eq!(run("clock_nanosleep", Some(0)), "", "each try has one");
+        run("flock", Some(-11));
+        run("flock", Some(0));
+        assert_eq!(run("nanosleep", Some(0)), "");
+        run("recvfrom", Some(-11));
+        assert_eq!(run("nanosleep", Some(0)), "", "it has nothing to do");
+    }
+}
