@@ -13,6 +13,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::range::Kind,
     &crate::findings::Kind,
     &crate::look::Kind,
+    &crate::next::Kind,
     &crate::memory::Kind,
     &vmeter_dirty::Kind,
     &vmeter_irq::Kind,

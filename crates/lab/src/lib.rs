@@ -26,6 +26,7 @@ mod measured;
 pub mod memory;
 pub mod merge;
 mod missing;
+pub mod next;
 mod parts;
 pub mod prepare;
 pub mod range;

@@ -23,6 +23,7 @@ mod family;
 mod held;
 mod image;
 pub mod kvm;
+pub mod next;
 mod own;
 mod ptrace;
 mod reaper;

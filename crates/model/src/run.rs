@@ -36,6 +36,8 @@ vmeter_base::words! {
         /// It ran already, and was looked into while it ran: time 0 is when the guest kernel's
         /// clock began.
         Look = "look",
+        /// Somebody else started it while vmeter waited for it; it was neither stopped nor changed.
+        Next = "next",
     }
 }
 
@@ -259,7 +261,7 @@ impl RunRecord {
     /// When it was looked into, ns after its begin, if its VMM was not started by vmeter: its
     /// recordings may go on after its end.
     pub fn looked_at(&self) -> Option<Ns> {
-        let last = self.clocks.last().filter(|_| self.origin == Origin::Look)?;
+        let last = self.clocks.last().filter(|_| self.origin != Origin::Boot)?;
         Some(last.monotonic_ns.saturating_sub(self.exec_ns))
     }
 

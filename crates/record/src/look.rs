@@ -5,6 +5,7 @@
 //! that changed, and left out. The guest's clock is tied to the host's by its reads of it ([`ticks`]).
 
 pub mod follow;
+pub mod next;
 mod ticks;
 mod vmm;
 
@@ -174,6 +175,32 @@ fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path)
     }
 }
 
+/// Ties the guest's clock to the host's in a run that was followed; true if it is by the VMM's start alone.
+fn tie_clock(
+    run: &mut RunRecord,
+    vmm: &Vmm,
+    following: &next::Following<'_>,
+    tracee: &Tracee,
+    warnings: &mut Vec<String>,
+) -> bool {
+    let ticks = find(vmm, following.dir, following.cache).map_err(|error| error.to_string());
+    let ticks = ticks.and_then(|mut looked| {
+        let watched = looked.kernel.look_into(tracee, ticks::watch);
+        watched.map_err(|error| error.to_string())
+    });
+    run.clocks.push(clock::read());
+    let ticks = ticks.unwrap_or_else(|error| {
+        warnings.push(format!("the guest's clock could not be read: {error}"));
+        None
+    });
+    tie(run, ticks)
+}
+
+/// How long a guest has to be silent to be up.
+fn silent_for() -> Duration {
+    Duration::from_nanos(SILENCE.unsigned_abs())
+}
+
 /// Copies what is in the guest's RAM.
 fn rings(request: &Request<'_>, tracee: &Tracee, warnings: &mut Vec<String>) -> Vec<SourceRecord> {
     let spec = MachineSpec::default();
@@ -251,19 +278,37 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         seconds(begin)
     ));
     run.exec_ns = run.exec_ns.saturating_add(begin);
+    said.extend(end_at(run, request, &events, begin));
+    said
+}
+
+/// As [`place`], of a run that counts from its VMM's exec.
+fn place_from_exec(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
+    let (events, _) = decode::events(request.dir, run);
+    end_at(run, request, &events, 0)
+}
+
+/// Puts a run's end to where the boot ends. What is to be said of that comes back.
+fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: Ns) -> Vec<String> {
+    let mut said = Vec::new();
     let now = run.looked_at().unwrap_or(0).max(1);
     run.total_ns = now;
+    let of_guest: Vec<Event> = events
+        .iter()
+        .filter(|event| IN_RAM.iter().any(|recorder| recorder.name() == event.source))
+        .cloned()
+        .collect();
     let up = match &request.until {
-        Some(until) => reached(&events, until.pattern().as_ref()),
-        None => up(&events),
+        Some(until) => reached(&of_guest, until.pattern().as_ref()),
+        None => up(&of_guest),
     };
     if let Some(at) = up {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         run.moments.push((run.total_ns, Moment::Ready));
-    } else if let Some(until) = &request.until {
+    } else if let Some(until) = request.until.as_ref().filter(|_| run.outcome == Outcome::Done) {
         let how = format!("nothing in its log or trace says so far that it reached {until}");
         run.outcome = Outcome::UnexpectedEnd { how };
-    } else if let Some(at) = silent(&events) {
+    } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
             "the guest does not say when it was up: the run ends with the last line of its log before \
@@ -271,7 +316,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
             SILENCE / 1_000_000_000
         ));
     }
-    said.extend(untraced(run, &events));
+    said.extend(untraced(run, events));
     said
 }
 

@@ -8,9 +8,10 @@ use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::boot::{boot, regression, BootOptions};
+use vmeter_lab::next::{next as follow_next, NextOptions};
 use vmeter_lab::Shown;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{Accel, AskedAccel};
+use vmeter_model::{Accel, AskedAccel, MachineSpec};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, RunOptions, Watch};
 
@@ -43,6 +44,19 @@ pub struct Boot {
     /// ones' noise, in steps, until it is decided (--runs: at most).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
+    /// Follow the next VM that somebody else starts (libvirt, a daemon), from its VMM's exec until it is
+    /// up; what is after `--` starts it, once a run. It is not stopped, and runs on afterwards.
+    #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower"])]
+    pub next: bool,
+    /// With --next: the VMM's file (default: all VMMs in $PATH). May be given several times.
+    #[arg(long, value_name = "FILE", requires = "next")]
+    pub emulator: Vec<PathBuf>,
+    /// With --next: the VMM whose command line matches.
+    #[arg(long = "match", value_name = "REGEX", requires = "next")]
+    pub matching: Option<String>,
+    /// With --next: wait this long for the VMM (default: until Ctrl-C).
+    #[arg(long, value_name = "S", requires = "next", value_parser = crate::options::positive)]
+    pub within: Option<f64>,
     /// A VMM command line of your own, run as given.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
@@ -54,6 +68,9 @@ pub struct Boot {
 /// As [`vmeter_lab::boot::boot`]; an export that cannot be written.
 pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
+    if arguments.next {
+        return next(arguments, out);
+    }
     if arguments.overhead && matches!(arguments.watch, Some(WatchLevel::None)) {
         return Err(usage("--overhead compares with --watch none: --watch light or full"));
     }
@@ -93,4 +110,31 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     };
     let status = output::done(&Shown(result), &arguments.views.into(), out)?;
     Ok(ruled(status, gate.as_slice()))
+}
+
+/// Follows VMs that somebody else starts.
+fn next(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
+    let spec = arguments.machine.spec(Vec::new());
+    let MachineSpec { until, timeout_s, .. } = spec.clone();
+    let known = MachineSpec { until: until.clone(), timeout_s, ..MachineSpec::default() };
+    if spec != known {
+        return Err(usage(
+            "--next: the VM is described by who starts it: of the options of a machine it takes \
+             --until and --timeout",
+        ));
+    }
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let mut watch = Watch::new(&mut bar, &interrupt);
+    let options = NextOptions {
+        emulators: arguments.emulator,
+        matching: arguments.matching,
+        within_s: arguments.within,
+        command: arguments.command,
+        until,
+        timeout_s,
+        runs: arguments.runs.options()?,
+    };
+    let answer = follow_next(&options, &mut watch)?;
+    output::done(answer.as_ref(), &arguments.views.into(), out)
 }

@@ -1,0 +1,201 @@
+//! `vmeter boot --next`: boots of a VM that a daemon starts. Its runs are like a boot's, with the origin
+//! `next`, and are analysed and shown by the same path.
+
+use crate::boot;
+use crate::boots::{hopeless, said};
+use crate::look::until_of;
+use crate::shown::Shown;
+use anyhow::Result;
+use regex::Regex;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use vmeter_machine::launch::next::{Door, Executed, Wanted};
+use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::{MachineSpec, RunRecord};
+use vmeter_record::look::next::{follow_from_exec, Following, SEEN};
+use vmeter_record::ready::Until;
+use vmeter_session::failure::{failure, host, usage, Class};
+use vmeter_session::{begin, cache_dir, execute, record, Answer, Experiment};
+use vmeter_session::{RunOptions, RunRequest, Runner, Session, Watch};
+
+pub(crate) const KIND: &str = "next";
+
+/// How long a VM may take until it is up, s, where nobody says.
+pub const TIMEOUT_S: u32 = 300;
+
+/// What is waited for, and how.
+#[derive(Debug, Clone, Default)]
+pub struct NextOptions {
+    /// The VMM's files; those of `$PATH` if none is given.
+    pub emulators: Vec<PathBuf>,
+    /// What its arguments match.
+    pub matching: Option<String>,
+    /// How long it is waited for the VMM's exec, s.
+    pub within_s: Option<f64>,
+    /// What starts the VM, once a run; somebody else does if it is empty.
+    pub command: Vec<String>,
+    /// Where the boot ends.
+    pub until: Option<String>,
+    /// How long until then, s.
+    pub timeout_s: Option<u32>,
+    /// How often.
+    pub runs: RunOptions,
+}
+
+/// Waits for VMs, follows them, saves, analyses.
+///
+/// # Errors
+/// Class usage: no such file, an expression that is none. Class answer: no VMM came. Class host: one that
+/// this user may not read.
+pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answer>> {
+    let until = options.until.as_deref().map(until_of).transpose()?;
+    let matching = options.matching.as_deref().map(Regex::new).transpose();
+    let matching = matching.map_err(|error| usage(format!("--match: {error}")))?;
+    let door = Door::open(Wanted::of(&options.emulators, matching).map_err(usage)?);
+    options.runs.save.as_deref().map_or(Ok(()), vmeter_session::folder::check_new)?;
+    let label = KIND.to_owned();
+    let spec = MachineSpec { until: options.until.clone(), ..MachineSpec::default() };
+    let machine =
+        SessionMachine { label, spec, argv: options.command.clone(), ..Default::default() };
+    let planned = |warmup| PlannedRun { machine: 0, warmup, watch: WatchLevel::Light };
+    let warmups = std::iter::repeat_n(planned(true), options.runs.warmup.unwrap_or(0) as usize);
+    let runs = std::iter::repeat_n(planned(false), options.runs.runs.unwrap_or(1).max(1) as usize);
+    let record = SessionRecord {
+        machines: vec![machine],
+        plan: warmups.chain(runs).collect(),
+        ..record(KIND, &options.runs)
+    };
+    let session = begin(record, &options.runs, watch)?;
+    let mut waits = Waits { options, until, door, cache: cache_dir()? };
+    execute(&session, &mut waits, session.record.prepare.as_deref(), watch)?;
+    Kind.answer(&session.dir)
+}
+
+struct Waits<'a> {
+    options: &'a NextOptions,
+    until: Option<Until>,
+    door: Door,
+    cache: PathBuf,
+}
+
+impl Waits<'_> {
+    /// Starts what starts the VM.
+    fn start(&self) -> Result<Option<Child>> {
+        let Some((program, arguments)) = self.options.command.split_first() else {
+            return Ok(None);
+        };
+        let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+        child.map(Some).map_err(|error| usage(format!("cannot start {program}: {error}")))
+    }
+
+    /// The VMM that comes next.
+    fn comes(&mut self, launcher: &mut Option<Child>, stop: &dyn Fn() -> bool) -> Result<Executed> {
+        let (begun, within) = (Instant::now(), self.options.within_s.map(Duration::from_secs_f64));
+        let mut failed = None;
+        let news = self.door.next(|| {
+            let ended = launcher.as_mut().and_then(|child| child.try_wait().ok().flatten());
+            failed = failed.or(ended.filter(|status| !status.success()));
+            let late = within.is_some_and(|within| begun.elapsed() >= within);
+            stop() || late || failed.is_some()
+        });
+        let news = news.map_err(|error| host(format!("cannot wait for a VMM: {error}")))?;
+        if let Some(executed) = news {
+            return Ok(executed);
+        }
+        Err(match failed {
+            _ if stop() => failure(Class::Interrupted, "interrupted before a VMM was started"),
+            Some(status) => failure(
+                Class::Answer,
+                format!("{}: {status}, and no VMM was started", self.options.command.join(" ")),
+            ),
+            None => failure(
+                Class::Answer,
+                format!(
+                    "no VMM was started in {:.0} s (--within): --emulator FILE says which program is meant, where it \
+                     is not in $PATH",
+                    begun.elapsed().as_secs_f64()
+                ),
+            ),
+        })
+    }
+}
+
+impl Runner<PlannedRun> for Waits<'_> {
+    type Run = RunRecord;
+
+    fn run(&mut self, request: &RunRequest<'_, PlannedRun>) -> Result<RunRecord> {
+        let stop = || request.interrupt.is_raised();
+        let mut launcher = self.start()?;
+        let came = self.comes(&mut launcher, &stop);
+        let following = came.and_then(|executed| {
+            let timeout = self.options.timeout_s.unwrap_or(TIMEOUT_S);
+            let run = follow_from_exec(&Following {
+                executed: &executed,
+                how: self.door.how(),
+                dir: request.dir,
+                cache: &self.cache,
+                label: request.machine.label.clone(),
+                until: self.until.clone(),
+                timeout: Duration::from_secs(timeout.into()),
+                interrupted: &stop,
+            });
+            run.map_err(host)
+        });
+        // What starts a VM and stays is the VM's own affair.
+        if let Some(mut child) = launcher {
+            let _ = child.try_wait();
+        }
+        let run = following?;
+        Ok(RunRecord { index: request.index, warmup: request.planned.warmup, ..run })
+    }
+
+    fn said(&self, run: &RunRecord) -> String {
+        said(run)
+    }
+
+    fn hopeless(&self, run: &RunRecord) -> Option<String> {
+        hopeless(run)
+    }
+
+    fn remark(&self, run: &mut RunRecord, remark: &str) {
+        run.warnings.push(remark.to_owned());
+    }
+
+    fn was_interrupted(&self, run: &RunRecord) -> bool {
+        run.outcome == Outcome::Interrupted
+    }
+}
+
+/// The kind `next`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        self.marked(dir, &[])
+    }
+
+    fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
+        let mut result = boot::marked(&Session::open(dir)?, marks)?;
+        // It is no fault of the run: it is said once, on the screen as well.
+        let seen = |text: &String| text.starts_with(SEEN);
+        for run in &mut result.runs {
+            let said = run.record.warnings.iter().find(|text| seen(text)).cloned();
+            result.said.extend(said.filter(|text| !result.said.contains(text)));
+            run.record.warnings.retain(|text| !seen(text));
+            run.timeline.warnings.retain(|text| !seen(text));
+        }
+        // Nothing of it can be booted by vmeter.
+        result.hints.retain(|hint| hint.starts_with("vmeter show"));
+        Ok(Box::new(Shown(result)))
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Err("its VM is started by somebody else, and is not watched as one that vmeter boots: compare two \
+             sessions of `vmeter boot --next`")
+    }
+}

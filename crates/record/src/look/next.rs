@@ -1,0 +1,204 @@
+//! A VM that somebody else starts, followed from its VMM's exec until it is up.
+//!
+//! As in a look its VMM is neither stopped nor spoken to. What its threads and its guest's pages do is
+//! sampled meanwhile, its log is read again and again until the guest says that it is up, and then all that a look
+//! reads is read. It runs on afterwards as if nothing had been.
+
+use super::follow::{Follower, News, EACH};
+use super::{context, place_from_exec, rings, silent_for, tie_clock, LookError, Request, Vmm};
+use crate::clock;
+use crate::ready::Until;
+use crate::recorder::{AnyRecorder, Live};
+use crate::sources::guest_pages::GuestPages;
+use crate::sources::vmm_threads::VmmThreads;
+use regex::Regex;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use vmeter_machine::launch::next::{heir, Executed};
+use vmeter_machine::launch::Tracee;
+use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
+use vmeter_model::{MachineSpec, RunRecord, SCHEMA};
+
+/// What is sampled while the VM starts.
+const SAMPLED: [&dyn AnyRecorder; 2] = [&VmmThreads, &GuestPages];
+
+/// How a VM is followed.
+pub struct Following<'a> {
+    /// The VMM.
+    pub executed: &'a Executed,
+    /// How its exec was seen, in words.
+    pub how: &'a str,
+    /// The run's folder.
+    pub dir: &'a Path,
+    /// vmeter's cache folder.
+    pub cache: &'a Path,
+    /// Label of the machine.
+    pub label: String,
+    /// Where the boot ends; by the guest's own word, or the silence after it, if absent.
+    pub until: Option<Until>,
+    /// How long it is waited for.
+    pub timeout: Duration,
+    /// The user wants it to end.
+    pub interrupted: &'a dyn Fn() -> bool,
+}
+
+/// How its following ended.
+enum Ended {
+    Up,
+    Silent,
+    Gone,
+    TimedOut,
+    Interrupted,
+}
+
+/// Follows a VM from its VMM's exec, and records it into the run's folder.
+///
+/// # Errors
+/// When the VMM may not be read.
+pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookError> {
+    let executed = following.executed;
+    let first = clock::read();
+    let mut vmm = Vmm::of(executed.pid)?;
+    let mut sampled = begin(following, &vmm);
+    let mut ended = wait(following, &vmm);
+    if let (Ended::Gone, Some(pid)) = (&ended, heir(executed, &executed.image)) {
+        // It has put itself into the background.
+        sampled = Vec::new();
+        vmm = Vmm::of(pid)?;
+        ended = wait(following, &vmm);
+    }
+    let mut run = RunRecord {
+        schema: SCHEMA.into(),
+        label: following.label.clone(),
+        watch: WatchLevel::Light,
+        origin: Origin::Next,
+        argv: vmm.argv.clone(),
+        exec_ns: executed.exec_ns,
+        clocks: vec![first],
+        outcome: outcome(following, &ended),
+        ..RunRecord::default()
+    };
+    let mut warnings = vec![format!(
+        "{SEEN}: {}; its times count from there and are at most {:.1} ms less than they were. Nothing was \
+         added to it, and it was never stopped",
+        following.how,
+        executed.error_ns as f64 / 1e6
+    )];
+    // By now it is known whether it uses KVM.
+    let vmm = Vmm::of(vmm.pid).unwrap_or(vmm);
+    let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
+    let request = Request {
+        vmm: &vmm,
+        dir: following.dir,
+        cache: following.cache,
+        label: following.label.clone(),
+        until: following.until.clone(),
+    };
+    let there = !matches!(ended, Ended::Gone);
+    if there {
+        run.sources = rings(&request, &tracee, &mut warnings);
+    }
+    run.sources.extend(end(sampled, &tracee, there, executed.exec_ns, &mut warnings));
+    let untied = there && tie_clock(&mut run, &vmm, following, &tracee, &mut warnings);
+    if untied {
+        warnings.push(super::NO_TICKS.into());
+    }
+    if run.clocks.len() < 2 {
+        run.clocks.push(clock::read());
+    }
+    run.total_ns = run.looked_at().unwrap_or(0).max(1);
+    warnings.extend(place_from_exec(&mut run, &request));
+    run.warnings = warnings;
+    Ok(run)
+}
+
+/// How it is said that the VMM was seen to begin.
+pub const SEEN: &str = "the VMM was seen at its exec";
+
+fn outcome(following: &Following<'_>, ended: &Ended) -> Outcome {
+    let until = following.until.as_ref().map_or("it was up".to_owned(), ToString::to_string);
+    match ended {
+        Ended::Up | Ended::Silent => Outcome::Done,
+        Ended::Gone => Outcome::UnexpectedEnd { how: format!("the VMM ended before {until}") },
+        Ended::TimedOut => Outcome::TimedOut { last: "the VM runs on".into() },
+        Ended::Interrupted => Outcome::Interrupted,
+    }
+}
+
+fn begin(following: &Following<'_>, vmm: &Vmm) -> Vec<Box<dyn Live>> {
+    let spec = MachineSpec::default();
+    let context = context(&spec, vmm, following.dir, following.cache);
+    let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
+    let mut all: Vec<Box<dyn Live>> = SAMPLED.iter().filter_map(|r| r.live(&context)).collect();
+    // What can't be sampled tells nothing.
+    all.retain_mut(|live| live.exec(&tracee).is_ok());
+    all
+}
+
+fn end(
+    sampled: Vec<Box<dyn Live>>,
+    tracee: &Tracee,
+    there: bool,
+    exec_ns: i64,
+    warnings: &mut Vec<String>,
+) -> Vec<SourceRecord> {
+    let ended = sampled.into_iter().filter_map(|mut live| {
+        let looked = if there { live.exiting(tracee) } else { Ok(()) };
+        looked.and_then(|()| live.finish(exec_ns)).unwrap_or_else(|error| {
+            warnings.push(error.to_string());
+            None
+        })
+    });
+    ended.collect()
+}
+
+/// Reads the guest's log until it is up.
+fn wait(following: &Following<'_>, vmm: &Vmm) -> Ended {
+    let begun = Instant::now();
+    let says = following.until.clone().unwrap_or(Until::SystemdReady).pattern();
+    let (mut follower, mut last): (Option<Follower<'_>>, Instant) = (None, begun);
+    loop {
+        if (following.interrupted)() {
+            return Ended::Interrupted;
+        }
+        if begun.elapsed() >= following.timeout {
+            return Ended::TimedOut;
+        }
+        if vmm.is_gone() {
+            return Ended::Gone;
+        }
+        match poll(&mut follower, vmm, following.cache) {
+            Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => return Ended::Up,
+            Ok(news) if !news.is_empty() => last = Instant::now(),
+            Err(LookError::Gone(_)) => return Ended::Gone,
+            // It is read by others' rights then, or is not there yet.
+            _ => {}
+        }
+        let has_kernel = follower.as_ref().is_some_and(Follower::has_kernel);
+        if following.until.is_none() && has_kernel && last.elapsed() >= silent_for() {
+            return Ended::Silent;
+        }
+        std::thread::sleep(EACH);
+    }
+}
+
+fn poll<'a>(
+    follower: &mut Option<Follower<'a>>,
+    vmm: &'a Vmm,
+    cache: &'a Path,
+) -> Result<Vec<News>, LookError> {
+    match follower {
+        Some(follower) => follower.poll(),
+        None => {
+            *follower = Some(Follower::new(vmm, cache, true)?);
+            Ok(Vec::new())
+        }
+    }
+}
+
+fn is_up(news: &News, pattern: Option<&Regex>) -> bool {
+    match news {
+        News::Line { text, .. } => pattern.is_some_and(|pattern| pattern.is_match(text)),
+        _ => false,
+    }
+}
