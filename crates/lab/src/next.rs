@@ -68,7 +68,9 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
     };
     let session = begin(record, &options.runs, watch)?;
     let mut waits = Waits { options, until, door, cache: cache_dir()? };
-    execute(&session, &mut waits, session.record.prepare.as_deref(), watch)?;
+    // What found nothing leaves nothing.
+    execute(&session, &mut waits, session.record.prepare.as_deref(), watch)
+        .inspect_err(|_| session.abandon())?;
     Kind.answer(&session.dir)
 }
 

@@ -461,10 +461,11 @@ fn judged(
 
 /// What to do where a daemon was asked, and where nobody was.
 const OF_DAEMON: &str =
-    "A VM that a daemon starts is none of its processes: give the VMM's own command line";
+    "A VM that a daemon starts is none of its processes: vmeter boot --next -- COMMAND follows it from \
+     its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
-    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: give the VMM's own \
-     command line. If the command is a VMM that vmeter does not know, say where its boot ends: --until \
+    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: vmeter boot --next -- \
+     COMMAND follows it from its VMM's exec, or give the VMM's own command line. If the command is a VMM that vmeter does not know, say where its boot ends: --until \
      line:REGEX";
 
 /// The command ended well, and nothing in it was a VMM.

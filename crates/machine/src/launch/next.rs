@@ -171,8 +171,10 @@ impl Wanted {
     fn first(&self, opened: Vec<(i32, Ns)>) -> Option<Executed> {
         opened.into_iter().find_map(|(pid, exec_ns)| {
             let begun = Instant::now();
-            // It has the image of who calls it until the exec is through.
-            while image(pid).is_some_and(|image| !self.files.contains(&image)) {
+            // It has the image of who calls it until the exec is under way, and no arguments until it is through.
+            let is_through =
+                |image: PathBuf| self.files.contains(&image) && arguments(pid).is_some();
+            while image(pid).is_some_and(|image| !is_through(image)) {
                 if begun.elapsed() > RUNS_WITHIN {
                     return None;
                 }
