@@ -68,9 +68,14 @@ impl LaunchPlan {
         self.dialect?.kernel_line(&self.argv, self.config.as_ref())
     }
 
-    /// True if the machine can't be powered off, so that a guest's restart is its end.
-    pub fn ends_by_reset(&self) -> bool {
-        self.dialect.is_some_and(|dialect| dialect.ends_by_reset(&self.argv, self.config.as_ref()))
+    /// True if a guest's restart is its machine's end: it can't be powered off, or a user whose `own` command
+    /// line this is said so.
+    pub fn ends_by_reset(&self, own: bool) -> bool {
+        let by = |dialect: &dyn Dialect| {
+            dialect.ends_by_reset(&self.argv, self.config.as_ref())
+                || own && dialect.ends_at_restart(&self.argv)
+        };
+        self.dialect.is_some_and(by)
     }
 
     /// Writes the configuration file into `folder`, if it is vmeter's or was added to.

@@ -126,6 +126,12 @@ pub trait Dialect: Sync + Debug {
         exits_by_reset(self.kernel_line(argv, config))
     }
 
+    /// True if its user wants it to end where its guest restarts its machine.
+    fn ends_at_restart(&self, argv: &[OsString]) -> bool {
+        let _ = argv;
+        false
+    }
+
     /// Adds words to it; false if no kernel is named.
     fn add_kernel_words(
         &self,

@@ -195,7 +195,7 @@ fn crosvm_and_kvmtool_are_told_by_their_command_lines() {
         assert!(plan.inject_kernel_parameters(WORDS));
         let added = format!("{line} {}", WORDS.join(" "));
         assert_eq!(plan.kernel_line(), Some(added.clone()));
-        assert_eq!(plan.ends_by_reset(), name == "lkvm");
+        assert_eq!(plan.ends_by_reset(false), name == "lkvm");
         // The same command line, as the user's own.
         let command = machine.argv_text();
         let own = MachineSpec { command: command.clone(), ..MachineSpec::default() };

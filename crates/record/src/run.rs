@@ -85,7 +85,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     if let Err(error) = request.plan.place_config(request.context.dir) {
         return Err(LaunchError::Prepare { error });
     }
-    let ends_by_reset = request.plan.ends_by_reset();
+    let ends_by_reset = request.plan.ends_by_reset(!request.context.spec.command.is_empty());
     let argv = strings(&request.plan);
     let dir = request.context.dir.display().to_string();
     let injected: Vec<String> =

@@ -132,7 +132,7 @@ impl Found {
             }
         }
         Found {
-            ends_by_reset: plan.ends_by_reset(),
+            ends_by_reset: plan.ends_by_reset(true),
             argv: plan.argv,
             injected: plan.injected,
             vmm: abilities,

@@ -85,6 +85,11 @@ fn what_its_vmm_says_of_a_guest_is_named() {
     let crash = guests.image("crash.elf", &triple_fault());
     let own = guests.own(&[], &["-kernel", text(&crash)]);
     assert_bad("triple fault, own command line", &own, "triple fault");
+    let restart =
+        [say("[ 1.0] reboot: Restarting system\n"), outb(0xcf9, 6), HANG.to_vec()].concat();
+    let restarts = guests.image("restart.elf", &restart);
+    let ends = guests.own(&[], &["-serial", "stdio", "-kernel", text(&restarts)]);
+    assert_eq!(ends.status, 0, "its user wants it to end there: {}", ends.stderr);
     let device = guests.own(&[], &["-device", "no-such-device"]);
     assert_bad("a device that the VMM lacks", &device, "exit status 1");
     let script = guests.lab.script("vmm", "#!/bin/sh\nexit 3\n");

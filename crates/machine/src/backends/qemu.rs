@@ -174,6 +174,12 @@ impl Dialect for Qemu {
             || machines.iter().flatten().any(|value| without_acpi(value))
     }
 
+    fn ends_at_restart(&self, argv: &[OsString]) -> bool {
+        let shuts_down = |value: &str| value.split(',').any(|part| part == "reboot=shutdown");
+        argv::has(argv, "no-reboot")
+            || argv::values(argv, "action").iter().any(|value| shuts_down(value))
+    }
+
     fn add_kernel_words(
         &self,
         argv: &mut Vec<OsString>,
