@@ -166,6 +166,32 @@ fn what_is_not_vmeters_is_never_ended() {
 }
 
 /// A VMM that is only asked something is none, and what follows it is found.
+/// Where nothing is watched, too, a launcher whose VM runs on has refused nothing: it is not started again.
+#[test]
+fn a_launcher_that_leaves_its_vm_is_started_once() {
+    let lab = Lab::new();
+    let Some(vmm) = vmm(&lab) else { return };
+    let starts = lab.path("starts");
+    let launcher = format!(
+        "#!/bin/sh\nsetsid {vmm} --for 60 </dev/null >/dev/null 2>&1 &\necho $! >> {}\nsleep 0.3\n",
+        text(&starts)
+    );
+    let launcher = lab.script("launcher", &launcher);
+    for arguments in
+        [["boot", "--watch", "none"], ["bench", "--warmup", "0"], ["boot", "--end-vm", "-q"]]
+    {
+        let more = ["--runs", "2", "--", text(&launcher)];
+        let _ = std::fs::remove_file(&starts);
+        let ran = lab.run(&[&arguments[..], &more].concat());
+        let all = std::fs::read_to_string(&starts).expect("it was started");
+        all.lines().for_each(|pid| drop(Command::new("kill").args(["-9", pid]).output()));
+        assert_eq!(all.lines().count(), 1, "{arguments:?}: {}", ran.stderr);
+        assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stdout);
+        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("runs on") || said.contains("(ended now)"), "{arguments:?}: {said}");
+    }
+}
+
 #[test]
 fn a_probe_is_no_vmm() {
     let lab = Lab::new();

@@ -157,7 +157,9 @@ fn know(argv: Vec<String>, tried: Tried) {
 
 /// Why the VMM failed before anything of a guest was seen, if something was added to it.
 fn refused(first: &Result<RunRecord>, request: &BootRequest<'_>) -> Option<String> {
-    let record = first.as_ref().ok().filter(|record| !record.injected.is_empty())?;
+    // A launcher whose VM runs on has refused nothing, and would start a second one.
+    let tries = |record: &&RunRecord| !record.injected.is_empty() && !record.outlived;
+    let record = first.as_ref().ok().filter(tries)?;
     let Outcome::VmmFailed { status, stderr } = &record.outcome else { return None };
     let guest = [firmware::NAME, guest_printk::NAME, guest_ftrace::NAME];
     let seen = record.sources.iter().any(|source| guest.contains(&source.name.as_str()));

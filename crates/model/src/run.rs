@@ -198,6 +198,9 @@ pub struct RunRecord {
     pub argv: Vec<String>,
     /// Arguments that vmeter added for watching.
     pub injected: Vec<String>,
+    /// What was launched ended well, and its VMM or another process of it was still there.
+    #[serde(skip)]
+    pub outlived: bool,
     /// `CLOCK_MONOTONIC` immediately before the VMM's `execve`, ns: time 0 of the run.
     pub exec_ns: Ns,
     /// End of the run after exec, ns: the VMM reaped, or the ready point.

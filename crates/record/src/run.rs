@@ -162,6 +162,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         origin: Default::default(),
         argv,
         injected,
+        outlived: false,
         exec_ns: exit.exec_ns,
         total_ns: exit.total_ns,
         looked_ns: exit.looked_ns,
@@ -201,6 +202,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     }
     record.outcome = keep_stderr(judged.outcome, request.context.dir, &mut warnings);
     record.end = Some(judged.end);
+    let left = exit.left_behind.is_empty() && exit.runs_on.is_empty();
+    record.outlived = exit.status.success() && !left;
     warnings.extend(judged.warnings);
     if record.outcome != Outcome::Interrupted {
         own.check()?;

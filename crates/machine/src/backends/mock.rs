@@ -106,6 +106,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         origin: Default::default(),
         argv: vec!["mock".into()],
         injected: vec![],
+        outlived: false,
         exec_ns: EXEC_NS,
         total_ns,
         looked_ns: 0,

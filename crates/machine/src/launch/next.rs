@@ -334,7 +334,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = vmm(folder.path());
         let matching = regex::Regex::new(r"^\S+ 7\.5$").ok();
-        let mut door = Door::open(Wanted::of(&[file.clone()], matching).expect("it is there"));
+        let mut door =
+            Door::open(Wanted::of(std::slice::from_ref(&file), matching).expect("it is there"));
         let mut children = ["6.5", "7.5"].map(|seconds| started(&file, &[seconds]));
         let begun = Instant::now();
         let found = door.next(|| begun.elapsed() > Duration::from_secs(10)).expect("news");

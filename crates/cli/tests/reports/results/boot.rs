@@ -146,6 +146,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
             "qemu-system-x86_64 -machine q35 -accel tcg -kernel vmlinuz -append console=ttyS0",
         ),
         injected: vec!["-trace events=FILE".into(), "kernel: quiet trace_event=initcall:*".into()],
+        outlived: false,
         exec_ns,
         total_ns,
         looked_ns: 0,

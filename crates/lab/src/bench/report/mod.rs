@@ -44,7 +44,8 @@ impl<'a> BenchReport<'a> {
                 let runs = plural(machine.estimate.n as u64, "run");
                 if machine.end == Some(Cause::Exit) {
                     return format!(
-                        "{}'s VMM exits after {estimate} ({runs}); how its guest ended is not known.",
+                        "{} exits after {estimate} ({runs}); whether a guest ran in it, and how that ended, \
+                         is not known.",
                         machine.label
                     );
                 }

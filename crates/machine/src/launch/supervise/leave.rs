@@ -30,14 +30,17 @@ impl Supervisor<'_> {
         self.leader = if by_itself { Leader::Done } else { Leader::Failed };
         if self.seen.end.is_none() && !by_itself {
             let left = self.own.all(self.pid, self.leader).into_iter();
-            self.seen.left_behind =
-                left.map(|pid| format!("{} (pid {})", own::name(pid), number(pid))).collect();
+            self.seen.left_behind = left.map(named).collect();
         }
         self.seen.asked = self.asks.take();
         if !by_itself || self.own.ends_all {
             kill_group(self.pid);
         }
         if self.vmm != self.pid && self.is_own(self.vmm) {
+            // A launcher that has told its VMM to end does not wait for that.
+            if by_itself && self.seen.told_by.is_none() && own::is_alive(self.vmm) {
+                self.seen.left_behind.push(named(self.vmm));
+            }
             bury(self.vmm);
         }
         let (at, status, usage) = match self.collected.take() {
@@ -107,7 +110,7 @@ impl Supervisor<'_> {
             }
             for pid in own {
                 // Those that were ended with a run that ended early are of no interest.
-                let named = format!("{} (pid {})", own::name(pid), number(pid));
+                let named = named(pid);
                 if self.seen.end.is_none() && !self.seen.left_behind.contains(&named) {
                     self.seen.left_behind.push(named);
                 }
@@ -172,6 +175,10 @@ impl Supervisor<'_> {
         }
         None
     }
+}
+
+fn named(pid: Pid) -> String {
+    format!("{} (pid {})", own::name(pid), number(pid))
 }
 
 /// An early return or a panic must not leave a VMM behind.
