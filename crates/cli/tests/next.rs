@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 fn launcher(lab: &Lab, name: &str, kernel: &std::path::Path) -> std::path::PathBuf {
     let script = format!(
         "#!/bin/sh\n\
+         echo 'Domain started'\n\
          qemu-system-x86_64 --version >/dev/null\n\
          env -i PATH=\"$PATH\" setsid qemu-system-x86_64 -name guest={name} -accel tcg -m 256 -nodefaults \
          -display none -no-reboot -kernel {} -append 'console=ttyS0 quiet panic=0' \
@@ -61,6 +62,7 @@ fn the_vm_of_a_launcher_that_exits_is_followed_and_lives_on() {
     end(last);
     assert_eq!(ran.status, 0, "{}\n{}", ran.stderr, ran.stdout);
     assert!(lives, "it runs on: {}", ran.stderr);
+    assert!(!ran.stdout.contains("Domain started") && ran.stderr.contains("Domain started"));
     assert!(ran.stdout.contains("from the VMM's exec to the line"), "{}", ran.stdout);
     let shown = lab.json(&["show", text(&saved)]);
     let runs = shown["runs"].as_array().expect("runs");
@@ -76,8 +78,10 @@ fn the_vm_of_a_launcher_that_exits_is_followed_and_lives_on() {
             .iter()
             .filter_map(|p| p["name"].as_str())
             .collect();
-        assert!(phases.iter().any(|name| name.starts_with("kernel:")), "{phases:?}");
-        assert!(run["coverage"].as_f64().expect("a share") > 0.6, "{run}");
+        let before = phases.iter().any(|name| name.starts_with("vmm:"));
+        assert!(before && phases.iter().any(|name| name.starts_with("kernel:")), "{phases:?}");
+        // A guest that stands still ties its clock by its VMM's start alone.
+        assert!(run["coverage"].as_f64().expect("a share") > 0.25, "{run}");
     }
 }
 

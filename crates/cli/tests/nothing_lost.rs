@@ -202,3 +202,21 @@ fn a_folder_that_goes_while_its_session_runs() {
         std::fs::remove_file(&count).expect("the count");
     }
 }
+
+/// What a session is of is known while it runs: its file is written again.
+#[test]
+fn a_sessions_file_that_goes_is_written_again() {
+    let lab = Lab::new();
+    let [save, count] = ["session", "count"].map(|name| lab.path(name));
+    let goes = format!(
+        "echo >>{0}; test $(wc -l <{0}) -ne 3 || rm {1}/session.json",
+        text(&count),
+        text(&save)
+    );
+    let words = ["boot", "--until", "line:up", "--runs", "5", "--warmup", "0", "--prepare", &goes];
+    let ran =
+        lab.run(&[&words[..], &["--save", text(&save), "--", "sh", "-c", "echo up"]].concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let shown = lab.json(&["show", text(&save)]);
+    assert_eq!(shown["runs"].as_array().map(Vec::len), Some(5), "{shown}");
+}

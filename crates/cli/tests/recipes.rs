@@ -170,8 +170,9 @@ fn every_experiment_is_a_kind_and_every_kind_is_a_command() {
     let lab = Lab::new();
     let (help, interface) = (lab.run(&["--help"]).stdout, read("docs/INTERFACE.md"));
     for kind in KINDS {
-        let name = kind.kind();
-        assert!(help.contains(&format!("  {name} ")), "{name} is no command");
+        let name = kind.command();
+        let command = name.split(' ').next().expect("a word");
+        assert!(help.contains(&format!("  {command} ")), "{name} is no command");
         assert!(interface.contains(&format!("`vmeter {name}")), "{name}: docs/INTERFACE.md");
     }
 }

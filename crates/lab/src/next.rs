@@ -87,7 +87,9 @@ impl Waits<'_> {
         let Some((program, arguments)) = self.options.command.split_first() else {
             return Ok(None);
         };
-        let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+        // Standard output is for results.
+        let (nothing, errors) = (Stdio::null(), Stdio::from(std::io::stderr()));
+        let child = Command::new(program).args(arguments).stdin(nothing).stdout(errors).spawn();
         child.map(Some).map_err(|error| usage(format!("cannot start {program}: {error}")))
     }
 
@@ -175,6 +177,10 @@ pub(crate) struct Kind;
 impl Experiment for Kind {
     fn kind(&self) -> &'static str {
         KIND
+    }
+
+    fn command(&self) -> &'static str {
+        "boot --next"
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {

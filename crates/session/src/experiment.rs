@@ -36,6 +36,11 @@ pub trait Experiment: Sync {
     /// its sessions.
     fn kind(&self) -> &'static str;
 
+    /// The command that makes such sessions.
+    fn command(&self) -> &'static str {
+        self.kind()
+    }
+
     /// Analyses a saved session of this kind.
     ///
     /// # Errors

@@ -292,7 +292,9 @@ impl<P: Planned> Session<P> {
     pub(crate) fn check_there(&self) -> Result<()> {
         let runs = self.dir.join(RUNS);
         let gone = match (folder::is_session(&self.dir), runs.is_dir()) {
-            (true, true) => return Ok(()),
+            (true, true) if self.dir.join(SESSION).is_file() => return Ok(()),
+            // All that it said is known.
+            (true, true) => return self.save(),
             (true, false) => &runs,
             (false, _) => &self.dir,
         };

@@ -46,7 +46,7 @@ pub struct Boot {
     pub detect: Option<f64>,
     /// Follow the next VM that somebody else starts (libvirt, a daemon), from its VMM's exec until it is
     /// up; what is after `--` starts it, once a run. It is not stopped, and runs on afterwards.
-    #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower"])]
+    #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust"])]
     pub next: bool,
     /// With --next: the VMM's file (default: all VMMs in $PATH). May be given several times.
     #[arg(long, value_name = "FILE", requires = "next")]
