@@ -28,6 +28,8 @@ use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity};
 use vmeter_render::{Field, Records, Report, RunTimeline, Stretch};
 
+/// A script ends within this of its last command, ns: a shell takes 0.2 to 0.5 ms.
+const ENDING: Ns = 1_000_000;
 /// Where the time of a boot begins that vmeter started.
 const EXEC: &str = "the VMM's exec";
 
@@ -168,7 +170,8 @@ impl<'a> BootReport<'a> {
         let whole: Ns = timelines.iter().map(|timeline| timeline.total).sum();
         let after: Ns = timelines.iter().map(|timeline| timeline.after()).sum();
         let is_much = after as f64 >= screen::WORTH_A_ROW * whole as f64;
-        (after > 0 && is_much).then(|| seconds(after) / timelines.len() as f64)
+        let each = after / (timelines.len() as Ns).max(1);
+        (each >= ENDING && is_much).then(|| seconds(after) / timelines.len() as f64)
     }
 
     /// As [`Self::measured_to`], or to the end of a launcher that went on after it.
