@@ -162,6 +162,22 @@ fn cpu_time() -> Duration {
     Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
 }
 
+/// What a session of a VM that somebody else started comes to. How its runs begin, in a warning that
+/// starts with `begins`, is no fault of theirs: it is said once, on the screen as well.
+pub(crate) fn of_others(dir: &Path, marks: &[String], begins: &str) -> Result<Box<dyn Answer>> {
+    let mut result = boot::marked(&Session::open(dir)?, marks)?;
+    let begins = |text: &String| text.starts_with(begins);
+    for run in &mut result.runs {
+        let said = run.record.warnings.iter().find(|text| begins(text)).cloned();
+        result.said.extend(said.filter(|text| !result.said.contains(text)));
+        run.record.warnings.retain(|text| !begins(text));
+        run.timeline.warnings.retain(|text| !begins(text));
+    }
+    // vmeter can't boot it again.
+    result.hints.retain(|hint| hint.starts_with("vmeter show"));
+    Ok(Box::new(Shown(result)))
+}
+
 /// The kind `look`.
 pub(crate) struct Kind;
 
@@ -175,17 +191,7 @@ impl Experiment for Kind {
     }
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
-        let mut result = boot::marked(&Session::open(dir)?, marks)?;
-        // It is no fault of the run: it is said once, on the screen as well.
-        let begins = |text: &String| text.starts_with(look::BEGINS);
-        for run in &mut result.runs {
-            result.said.extend(run.record.warnings.iter().filter(|text| begins(text)).cloned());
-            run.record.warnings.retain(|text| !begins(text));
-            run.timeline.warnings.retain(|text| !begins(text));
-        }
-        // A VM that runs is not booted again.
-        result.hints.retain(|hint| hint.starts_with("vmeter show"));
-        Ok(Box::new(Shown(result)))
+        of_others(dir, marks, look::BEGINS)
     }
 
     fn boots(&self) -> Result<(), &'static str> {

@@ -1,23 +1,22 @@
 //! `vmeter boot --next`: boots of a VM that a daemon starts. Its runs are like a boot's, with the origin
 //! `next`, and are analysed and shown by the same path.
 
-use crate::boot;
-use crate::boots::{hopeless, said};
-use crate::look::until_of;
-use crate::shown::Shown;
+use crate::boots::{BootRequest, Booter, Boots};
+use crate::look::{of_others, until_of};
 use anyhow::Result;
 use regex::Regex;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vmeter_machine::launch::next::{Door, Executed, Wanted};
-use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::{MachineSpec, RunRecord};
 use vmeter_record::look::next::{follow_from_exec, Following, SEEN};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{failure, host, usage, Class};
 use vmeter_session::{begin, cache_dir, execute, record, Answer, Experiment};
-use vmeter_session::{RunOptions, RunRequest, Runner, Session, Watch};
+use vmeter_session::{RunOptions, Watch};
 
 pub(crate) const KIND: &str = "next";
 
@@ -67,9 +66,9 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
         ..record(KIND, &options.runs)
     };
     let session = begin(record, &options.runs, watch)?;
-    let mut waits = Waits { options, until, door, cache: cache_dir()? };
+    let waits = Waits { options, until, door: RefCell::new(door), cache: cache_dir()? };
     // What found nothing leaves nothing.
-    execute(&session, &mut waits, session.record.prepare.as_deref(), watch)
+    execute(&session, &mut Boots(&waits), session.record.prepare.as_deref(), watch)
         .inspect_err(|_| session.abandon())?;
     Kind.answer(&session.dir)
 }
@@ -77,7 +76,7 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
 struct Waits<'a> {
     options: &'a NextOptions,
     until: Option<Until>,
-    door: Door,
+    door: RefCell<Door>,
     cache: PathBuf,
 }
 
@@ -94,10 +93,10 @@ impl Waits<'_> {
     }
 
     /// The VMM that comes next.
-    fn comes(&mut self, launcher: &mut Option<Child>, stop: &dyn Fn() -> bool) -> Result<Executed> {
+    fn comes(&self, launcher: &mut Option<Child>, stop: &dyn Fn() -> bool) -> Result<Executed> {
         let (begun, within) = (Instant::now(), self.options.within_s.map(Duration::from_secs_f64));
         let mut failed = None;
-        let news = self.door.next(|| {
+        let news = self.door.borrow_mut().next(|| {
             let ended = launcher.as_mut().and_then(|child| child.try_wait().ok().flatten());
             failed = failed.or(ended.filter(|status| !status.success()));
             let late = within.is_some_and(|within| begun.elapsed() >= within);
@@ -125,10 +124,8 @@ impl Waits<'_> {
     }
 }
 
-impl Runner<PlannedRun> for Waits<'_> {
-    type Run = RunRecord;
-
-    fn run(&mut self, request: &RunRequest<'_, PlannedRun>) -> Result<RunRecord> {
+impl Booter for Waits<'_> {
+    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
         let stop = || request.interrupt.is_raised();
         let mut launcher = self.start()?;
         let came = self.comes(&mut launcher, &stop);
@@ -136,7 +133,7 @@ impl Runner<PlannedRun> for Waits<'_> {
             let timeout = self.options.timeout_s.unwrap_or(TIMEOUT_S);
             let run = follow_from_exec(&Following {
                 executed: &executed,
-                how: self.door.how(),
+                how: self.door.borrow().how(),
                 dir: request.dir,
                 cache: &self.cache,
                 label: request.machine.label.clone(),
@@ -152,22 +149,6 @@ impl Runner<PlannedRun> for Waits<'_> {
         }
         let run = following?;
         Ok(RunRecord { index: request.index, warmup: request.planned.warmup, ..run })
-    }
-
-    fn said(&self, run: &RunRecord) -> String {
-        said(run)
-    }
-
-    fn hopeless(&self, run: &RunRecord) -> Option<String> {
-        hopeless(run)
-    }
-
-    fn remark(&self, run: &mut RunRecord, remark: &str) {
-        run.warnings.push(remark.to_owned());
-    }
-
-    fn was_interrupted(&self, run: &RunRecord) -> bool {
-        run.outcome == Outcome::Interrupted
     }
 }
 
@@ -188,18 +169,7 @@ impl Experiment for Kind {
     }
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
-        let mut result = boot::marked(&Session::open(dir)?, marks)?;
-        // It is no fault of the run: it is said once, on the screen as well.
-        let seen = |text: &String| text.starts_with(SEEN);
-        for run in &mut result.runs {
-            let said = run.record.warnings.iter().find(|text| seen(text)).cloned();
-            result.said.extend(said.filter(|text| !result.said.contains(text)));
-            run.record.warnings.retain(|text| !seen(text));
-            run.timeline.warnings.retain(|text| !seen(text));
-        }
-        // Nothing of it can be booted by vmeter.
-        result.hints.retain(|hint| hint.starts_with("vmeter show"));
-        Ok(Box::new(Shown(result)))
+        of_others(dir, marks, SEEN)
     }
 
     fn boots(&self) -> Result<(), &'static str> {

@@ -19,6 +19,7 @@ use crate::sources::guest_printk::{self, GuestPrintk};
 use crate::sources::guest_units::GuestUnits;
 use crate::{decode, sources};
 use regex::Regex;
+use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 use vmeter_machine::launch::Tracee;
@@ -136,13 +137,7 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
         sources,
         ..RunRecord::default()
     };
-    let ticks = ticks.unwrap_or_else(|error| {
-        warnings.push(format!("the guest's clock could not be read: {error}"));
-        None
-    });
-    if tie(&mut run, ticks) {
-        warnings.push(NO_TICKS.into());
-    }
+    tie_by(&mut run, ticks, &mut warnings);
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     warnings.extend(place(&mut run, request));
     run.warnings = warnings;
@@ -175,25 +170,19 @@ fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path)
     }
 }
 
-/// Ties the guest's clock to the host's in a run that was followed; true if it is by the VMM's start alone.
-fn tie_clock(
+/// Ties the guest's clock to the host's by its ticks, or says why not.
+fn tie_by(
     run: &mut RunRecord,
-    vmm: &Vmm,
-    following: &next::Following<'_>,
-    tracee: &Tracee,
+    ticks: Result<Option<ticks::Tied>, impl Display>,
     warnings: &mut Vec<String>,
-) -> bool {
-    let ticks = find(vmm, following.dir, following.cache).map_err(|error| error.to_string());
-    let ticks = ticks.and_then(|mut looked| {
-        let watched = looked.kernel.look_into(tracee, ticks::watch);
-        watched.map_err(|error| error.to_string())
-    });
-    run.clocks.push(clock::read());
+) {
     let ticks = ticks.unwrap_or_else(|error| {
         warnings.push(format!("the guest's clock could not be read: {error}"));
         None
     });
-    tie(run, ticks)
+    if tie(run, ticks) {
+        warnings.push(NO_TICKS.into());
+    }
 }
 
 /// How long a guest has to be silent to be up.

@@ -1,5 +1,7 @@
 //! System calls that wait for somebody else by design.
 
+use vmeter_trace::ops::BETWEEN_TRIES;
+
 /// What the names of calls begin with that wait for somebody else by design: how long they
 /// take says nothing of themselves. `read` is among them: of a pipe, a socket or an eventfd.
 const WAITS: &[&str] = &[
@@ -47,16 +49,9 @@ pub fn polls(call: &str) -> bool {
     ["poll", "ppoll", "epoll_", "select", "pselect"].iter().any(|begin| call.starts_with(begin))
 }
 
-/// True for naps between tries of a call that fails: they wait for what that one asks for.
-pub fn retries(call: &str) -> bool {
-    call.contains("nanosleep between tries of ")
-}
-
-/// True for calls that wait by design.
+/// True for calls that wait by design: not for naps between tries of a call that fails, which wait for what
+/// that one asks for.
 pub fn waits(call: &str) -> bool {
-    !retries(call) && matches_wait(call)
-}
-
-fn matches_wait(call: &str) -> bool {
-    matches!(call, "read" | "readv") || WAITS.iter().any(|begin| call.starts_with(begin))
+    let by_name = || WAITS.iter().any(|begin| call.starts_with(begin));
+    matches!(call, "read" | "readv") || by_name() && !call.contains(BETWEEN_TRIES)
 }

@@ -5,6 +5,7 @@
 //! VMM is held, even if vmeter is stopped. Without that right /proc is looked through instead, every
 //! few milliseconds. The process is never traced.
 
+use super::arguments;
 use super::types::now_ns;
 use crate::backend;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vmeter_base::process::Stat;
@@ -78,7 +79,7 @@ impl Wanted {
     /// What was executed, if it is wanted: one that asks a VMM for its version is not.
     fn is(&self, pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
         let image = image(pid).filter(|image| self.files.contains(image))?;
-        let argv = arguments(pid)?;
+        let argv = argv(pid)?;
         let probe = backend::of_exec(&image, &argv).is_some_and(|dialect| dialect.is_probe(&argv));
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
         let fits = self.matching.as_ref().is_none_or(|regex| regex.is_match(&words.join(" ")));
@@ -100,11 +101,10 @@ fn image(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-fn arguments(pid: i32) -> Option<Vec<OsString>> {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
-    let argv: Vec<OsString> = words.map(|word| OsString::from_vec(word.to_vec())).collect();
-    (!bytes.is_empty()).then_some(argv)
+/// What it was executed with; none while its exec is under way.
+fn argv(pid: i32) -> Option<Vec<OsString>> {
+    let argv = arguments::of(pid);
+    (argv != [""]).then_some(argv)
 }
 
 /// Waits for a VMM's begin.
@@ -172,8 +172,7 @@ impl Wanted {
         opened.into_iter().find_map(|(pid, exec_ns)| {
             let begun = Instant::now();
             // It has the image of who calls it until the exec is under way, and no arguments until it is through.
-            let is_through =
-                |image: PathBuf| self.files.contains(&image) && arguments(pid).is_some();
+            let is_through = |image: PathBuf| self.files.contains(&image) && argv(pid).is_some();
             while image(pid).is_some_and(|image| !is_through(image)) {
                 if begun.elapsed() > RUNS_WITHIN {
                     return None;
@@ -281,7 +280,7 @@ pub fn heir(of: &Executed, file: &Path) -> Option<i32> {
     let is = |pid: &i32| {
         *pid > of.pid
             && image(*pid).is_some_and(|image| image == file)
-            && arguments(*pid).is_some_and(|argv| argv == of.argv)
+            && arguments::of(*pid) == of.argv
     };
     pids.filter(is).min()
 }

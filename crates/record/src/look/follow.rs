@@ -67,20 +67,17 @@ impl<'a> Follower<'a> {
     /// # Errors
     /// As [`super::find`], but for a guest that has no kernel yet: that is waited for.
     pub fn new(vmm: &'a Vmm, cache: &'a Path, all: bool) -> std::result::Result<Self, LookError> {
-        let mut follower = Follower {
-            vmm,
-            cache,
-            looked: None,
-            next: 0,
-            held: None,
-            later: Vec::new(),
-            traced: None,
-        };
+        let mut follower = Follower::unread(vmm, cache);
         follower.poll()?;
         if all {
             (follower.next, follower.held) = (0, None);
         }
         Ok(follower)
+    }
+
+    fn unread(vmm: &'a Vmm, cache: &'a Path) -> Self {
+        let later = Vec::new();
+        Follower { vmm, cache, looked: None, next: 0, held: None, later, traced: None }
     }
 
     /// True if the guest's kernel was found.
@@ -193,15 +190,7 @@ mod tests {
     fn each_line_is_new_once_and_what_was_lost_is_counted() {
         let vmm = Vmm::of(std::process::id() as i32).expect("this process");
         let cache = Path::new("/nonexistent");
-        let mut follower = Follower {
-            vmm: &vmm,
-            cache,
-            looked: None,
-            next: 0,
-            held: None,
-            later: Vec::new(),
-            traced: None,
-        };
+        let mut follower = Follower::unread(&vmm, cache);
         let said = |news: Vec<News>| -> Vec<String> {
             let text = |news: News| match news {
                 News::Line { text, .. } => text,

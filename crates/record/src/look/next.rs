@@ -5,7 +5,8 @@
 //! reads is read. It runs on afterwards as if nothing had been.
 
 use super::follow::{Follower, News, EACH};
-use super::{context, place_from_exec, rings, silent_for, tie_clock, LookError, Request, Vmm};
+use super::ticks::{watch, Tied};
+use super::{context, find, place_from_exec, rings, silent_for, tie_by, LookError, Request, Vmm};
 use crate::clock;
 use crate::ready::Until;
 use crate::recorder::{AnyRecorder, Live};
@@ -99,17 +100,21 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
         run.sources = rings(&request, &tracee, &mut warnings);
     }
     run.sources.extend(end(sampled, &tracee, there, executed.exec_ns, &mut warnings));
-    let untied = there && tie_clock(&mut run, &vmm, following, &tracee, &mut warnings);
-    if untied {
-        warnings.push(super::NO_TICKS.into());
-    }
-    if run.clocks.len() < 2 {
-        run.clocks.push(clock::read());
+    let ticks = there.then(|| ticks(&request, &tracee));
+    run.clocks.push(clock::read());
+    if let Some(ticks) = ticks {
+        tie_by(&mut run, ticks, &mut warnings);
     }
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     warnings.extend(place_from_exec(&mut run, &request));
     run.warnings = warnings;
     Ok(run)
+}
+
+fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String> {
+    let looked = find(request.vmm, request.dir, request.cache);
+    let mut looked = looked.map_err(|error| error.to_string())?;
+    looked.kernel.look_into(tracee, watch).map_err(|error| error.to_string())
 }
 
 /// How it is said that the VMM was seen to begin.

@@ -24,6 +24,7 @@ use meaning::{Meaning, MEANINGS};
 use names::Resolver;
 pub use names::{NameId, Names};
 pub use op::{Lock, Op, Sleep, Vector};
+pub use retries::BETWEEN_TRIES;
 pub use sign::Sign;
 pub use xen::XenOp;
 

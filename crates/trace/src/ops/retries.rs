@@ -6,6 +6,8 @@ use super::names::{NameId, Names};
 use super::op::Op;
 use crate::hash::FastMap;
 
+/// What is between the name of such a nap and the call that is tried.
+pub const BETWEEN_TRIES: &str = " between tries of ";
 /// Most threads whose last failure is remembered.
 const MOST: usize = 1 << 14;
 /// "Try again" and "busy" (include/uapi/asm-generic/errno-base.h).
@@ -59,7 +61,7 @@ impl Retries {
             return None;
         }
         let failed = self.failed.remove(&tid)?;
-        let text = format!("{nap} between tries of {}", names.name(failed));
+        let text = format!("{nap}{BETWEEN_TRIES}{}", names.name(failed));
         Some(names.id(&text))
     }
 }
