@@ -23,3 +23,10 @@ pub struct Estimate {
     /// Number of samples.
     pub n: usize,
 }
+
+impl Estimate {
+    /// True if its interval is above or below a value.
+    pub fn leaves_out(&self, value: f64) -> bool {
+        self.ci95[0] > value || self.ci95[1] < value
+    }
+}

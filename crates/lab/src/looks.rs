@@ -144,10 +144,9 @@ impl Asked {
         };
         let interim = Rule { alpha: INTERIM, comparisons, ..Rule::default() };
         let differs = |pairs: &Vec<(f64, f64)>| {
-            interim.decide(pairs).is_some_and(|found| {
-                let [low, high] = found.ratio.ci95;
-                found.pairs >= found.needed && (low > 1.0 || high < 1.0)
-            })
+            interim
+                .decide(pairs)
+                .is_some_and(|found| found.pairs >= found.needed && found.ratio.leaves_out(1.0))
         };
         if all.iter().all(differs) {
             return Next::Found;

@@ -51,7 +51,7 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
     let (ratio, mean) = (&comparison.ratio, ratio_interval(&comparison.mean_ratio));
     let p = spelled_p(comparison.p_value);
     let typical = format!("takes {} of the time of {a}'s", ratio_interval(ratio));
-    let by_typical = ratio.ci95[0] > 1.0 || ratio.ci95[1] < 1.0;
+    let by_typical = ratio.leaves_out(1.0);
     let mut said = vec![match verdict {
         Verdict::Equal if comparison.exact => return format!("{a} and {b} are equal."),
         Verdict::Faster | Verdict::Slower if by_typical && comparison.tail.is_some() => {

@@ -354,7 +354,7 @@ fn many<'l>(
 
 /// True where the interval of a change says whether it is slower or faster.
 fn has_a_sign(change: &Change) -> bool {
-    change.ratio.as_ref().is_some_and(|ratio| ratio.ci95[0] > 1.0 || ratio.ci95[1] < 1.0)
+    change.ratio.as_ref().is_some_and(|ratio| ratio.leaves_out(1.0))
 }
 
 /// What the runs that found a step say of it.
