@@ -104,6 +104,36 @@ fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
     );
 }
 
+/// The reviewer's ranges named "c6, seen once and not again, is not slower" beside a mean since c6 that was.
+#[test]
+fn slow_boots_that_a_commit_brings_are_counted_anew_and_the_commit_is_not_acquitted() {
+    let lab = Lab::new();
+    let (repo, range) = repository(&lab, 9, |i| {
+        let noise = if i >= 4 { "rare 1% 1/4 x2" } else { "normal 1%" };
+        let guest = mock_guest(90.0).replacen('\n', &format!("\nnoise {noise}\n"), 1);
+        vec![("guest", guest), ("number", i.to_string())]
+    });
+    let words = ["range", "--repo", text(&repo), &range, "--runs", "10", "--watch", "none"];
+    let machine = ["--vmm", "mock", "--machine", "{worktree}/guest", "--fail-if-slower", "3"];
+    let saved = lab.path("saved");
+    let ran = lab.run(&[&words[..], &machine, &["--save", text(&saved)]].concat());
+    let result = lab.json(&["show", text(&saved)]);
+    let changes = result["changes"].as_array().expect("changes");
+    let [change] = changes.as_slice() else { panic!("{}{}", ran.stdout, ran.stderr) };
+    assert_eq!((&change["shape"], &change["verdict"]), (&"tail".into(), &"slower".into()));
+    let place = change["place"].as_array().expect("a place");
+    assert!(place[0].as_u64() <= Some(4) && place[1].as_u64() >= Some(4), "{change}");
+    assert_eq!(result["seen_once"], Value::Null, "{}", ran.stdout);
+    // By new boots of all commits, as often as half of the first pass.
+    let counted = result["effort"]["slow"].as_u64().expect("runs");
+    assert!([45, 90].contains(&counted), "{result}");
+    let share = |side: &str| change["slow"][side].as_array().map(|s| s[1].as_u64().unwrap_or(0));
+    assert_eq!(share("before").zip(share("since")).map(|(a, b)| a + b), Some(counted));
+    assert!(ran.stdout.contains("new boots take 2.0 times as long"), "{}", ran.stdout);
+    assert!(!ran.stderr.contains("is not slower"), "{}", ran.stderr);
+    assert_ne!(ran.status, 0, "{}", ran.stderr);
+}
+
 #[test]
 fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
     let lab = Lab::new();

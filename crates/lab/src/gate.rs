@@ -67,6 +67,20 @@ impl Limit {
         self.rule_both(name, &Ratio { ratio, ci95, alone: Some(ci95) }, None, (runs, None))
     }
 
+    /// Rules on the typical run's ratio, and on the mean's where it says another thing: this one passes nothing by
+    /// itself and fails nothing.
+    pub(crate) fn rule_with_mean(
+        &self,
+        name: &str,
+        typical: &Estimate,
+        mean: Option<&Estimate>,
+    ) -> Gate {
+        let of =
+            |estimate: &Estimate, alone| Ratio { ratio: estimate.mean, ci95: estimate.ci95, alone };
+        let mean = mean.map(|mean| of(mean, None));
+        self.rule_both(name, &of(typical, Some(typical.ci95)), mean.as_ref(), (typical.n, None))
+    }
+
     /// Rules on the typical run and the mean, from so many runs of each machine, and what slow ones add.
     fn rule_both(
         &self,

@@ -193,6 +193,8 @@ pub struct Change {
     /// Runs that tell its size and had no part in finding it; none if the ratio is of those that
     /// found it, which overstate it.
     pub sizing: Option<usize>,
+    /// The same of the means, by the runs of `sizing`, where some of these are slow beyond what the others explain.
+    pub mean: Option<Estimate>,
     /// First and last of the commits that it may have come with (95 %; all commits measured).
     pub place: Option<[usize; 2]>,
     /// Of what changed how often boots are slow ([`ChangeShape::Tail`]): how often, before and since.
@@ -219,6 +221,8 @@ pub struct Effort {
     pub placing: usize,
     /// Of these, runs that tell the size of steps which were found without them.
     pub sizing: usize,
+    /// Of these, runs of all commits that count slow boots anew.
+    pub slow: usize,
     /// Builds, failed ones among them.
     pub builds: usize,
     /// Runs of a linear scan with the same warm-ups and its own number of runs.

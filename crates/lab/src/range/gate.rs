@@ -35,15 +35,18 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
                 format!("{} over {}, by one commit or a creep,", name(*last), name(change.before))
             }
         };
-        gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
+        gates.push(limit.rule_with_mean(&name, &ratio, change.mean.as_ref()));
     }
     for change in &result.seen_once {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
-        let name = match change.sizing {
-            Some(_) => format!("{}, seen once and not again,", name(*last)),
-            None => format!("{} over {}, slower or faster,", name(*last), name(change.before)),
+        let name = match (change.sizing, change.shape) {
+            (Some(_), ChangeShape::Tail) => {
+                format!("the mean since {}, whose slow boots new ones do not show,", name(*last))
+            }
+            (Some(_), _) => format!("{}, seen once and not again,", name(*last)),
+            (None, _) => format!("{} over {}, slower or faster,", name(*last), name(change.before)),
         };
-        gates.push(limit.rule(&name, ratio.mean, ratio.ci95, ratio.n));
+        gates.push(limit.rule_with_mean(&name, &ratio, change.mean.as_ref()));
     }
     match result.verdict {
         RangeVerdict::Changed => {}

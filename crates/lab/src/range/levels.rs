@@ -7,17 +7,18 @@
 use super::decision::Taken;
 use super::detect::Needs;
 use super::outcome::Found;
-use super::place::{samples, Added, Placement, Sample};
+use super::place::{samples, Added, Part, Placement, Sample};
 use super::sizing::{self, Sized, Sizing};
+use super::slow;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::range::{Change, MeasuredCommit, RangeRecord, SlowBoots};
+use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
 use vmeter_model::{ChangeShape, Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::{t_quantile, t_two_sided};
 use vmeter_stats::hosts::without_blocks;
 use vmeter_stats::placing::Placed;
-use vmeter_stats::rare::rare_change;
+use vmeter_stats::rare::SlowRuns;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, Run, FEWEST};
 use vmeter_stats::shape::{Shape, Stretch};
 use vmeter_stats::signed_rank::pseudo_median;
@@ -26,9 +27,6 @@ use vmeter_stats::{cut, mean, ratio_of_means, Rule};
 
 /// Chance of any change of level in a range in which nothing changed.
 pub(super) const ALPHA: f64 = 0.04;
-
-/// Chance of any change in how often boots are slow, in such a range: together 5 %.
-const ALPHA_OF_TAIL: f64 = 0.005;
 
 /// What builds are taken to differ by where they are too few to tell it.
 const BUILD_SD: f64 = 0.01;
@@ -41,7 +39,7 @@ pub(super) struct Level<'c> {
     /// Centres of the logarithms of each build's.
     builds: Vec<f64>,
     /// The logarithms without what blocks add, with the block of each.
-    runs: Vec<Run>,
+    pub runs: Vec<Run>,
     /// The same without blocks, the far ones cut, and their centre.
     pub logs: Vec<f64>,
     centre: f64,
@@ -55,7 +53,7 @@ pub(super) fn scanned(
     exact: bool,
 ) -> Found {
     let samples = samples((record, session), finished, times);
-    let levels = levels(session, commits, &samples);
+    let levels = levels(commits, &samples, Part::is_first);
     match levels.len() {
         0 | 1 => Found::new(RangeVerdict::NotMeasurable),
         n if n < FEWEST && record.builds > 1 => few_builds(&levels),
@@ -66,9 +64,8 @@ pub(super) fn scanned(
             let taken = taken(record, finished, times);
             let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
             let mut found = many(&levels, &steps, placement.as_ref(), sized);
-            if let Some(tail) = tail(&levels, &steps, session.record.seed).filter(|_| !exact) {
-                found.verdict = RangeVerdict::Changed;
-                found.changes.push(tail);
+            if !exact {
+                slow::counted(commits, &samples, session.record.seed).enter(&mut found);
             }
             let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
             let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
@@ -85,7 +82,7 @@ pub(super) fn needs(
 ) -> Option<Needs> {
     let asked = record.detect.filter(|_| !record.bisect)?;
     let samples = samples((record, session), finished, times);
-    let levels = levels(session, commits, &samples);
+    let levels = levels(commits, &samples, Part::is_first);
     let found =
         if levels.len() < FEWEST { Vec::new() } else { steps(&levels, session.record.seed) };
     super::detect::needs(asked, &levels, &found)
@@ -98,7 +95,7 @@ pub(super) fn to_place(
     times: &BTreeMap<u32, f64>,
 ) -> BTreeSet<usize> {
     let samples = samples((record, session), finished, times);
-    let levels = levels(session, commits, &samples);
+    let levels = levels(commits, &samples, Part::is_first);
     if levels.len() < FEWEST {
         return BTreeSet::new();
     }
@@ -123,7 +120,7 @@ pub(super) fn to_size(record: &RangeRecord, session: &Session) -> Result<Vec<ToS
     let (finished, _) = session.finished()?;
     let (times, commits) = super::outcome::timed(record, session, &finished)?;
     let samples = samples((record, session), &finished, &times);
-    let levels = levels(session, &commits, &samples);
+    let levels = levels(&commits, &samples, Part::is_first);
     if levels.len() < FEWEST || finished.iter().all(|(_, run)| run.icount) {
         return Ok(Vec::new());
     }
@@ -200,15 +197,13 @@ fn between_levels<'l>(levels: &'l [Level<'l>], placed: &[Placed]) -> Vec<Step<'l
     placed.iter().zip(&ends[1..]).zip(begins).filter_map(step).collect()
 }
 
-/// The levels of the first pass.
-fn levels<'c>(
-    session: &Session,
+/// The levels of these commits, by the runs of the parts that count.
+pub(super) fn levels<'c>(
     commits: &'c [MeasuredCommit],
     samples: &[Sample],
+    counts: impl Fn(Part) -> bool,
 ) -> Vec<Level<'c>> {
-    let added = Added::of(&session.record);
-    let first = samples.iter().filter(|sample| !added.places(sample.run));
-    let samples: Vec<Sample> = first.copied().collect();
+    let samples: Vec<Sample> = samples.iter().filter(|s| counts(s.part)).copied().collect();
     let logs = without_blocks(&samples.iter().map(|s| s.of).collect::<Vec<_>>());
     let own = |commit: &MeasuredCommit| {
         let is_own = |(s, y): &(&Sample, &f64)| s.of.group == commit.index && y.is_finite();
@@ -293,9 +288,16 @@ fn few_builds(levels: &[Level<'_>]) -> Found {
     Found { changes, ..Found::new(RangeVerdict::Changed) }
 }
 
-fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
+/// Where the level changes. That slow boots became more frequent moves it as well, if by little: where it moves no
+/// more once they are left out, it is no change of the typical boot.
+pub(super) fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
     let runs: Vec<Vec<Run>> = levels.iter().map(|l| l.runs.clone()).collect();
-    level_changes_of_runs(&runs, ALPHA, seed)
+    let found = level_changes_of_runs(&runs, ALPHA, seed);
+    let at: Vec<usize> = found.iter().map(|step| step.at).collect();
+    match SlowRuns::of(&runs, &at).filter(|_| !found.is_empty()) {
+        Some(slow) => level_changes_of_runs(&slow.left_out(&runs), ALPHA, seed),
+        None => found,
+    }
 }
 
 /// The changes that the steps are, each where it was placed; all where they were found if none was.
@@ -380,20 +382,6 @@ fn excluded(levels: &[Level<'_>]) -> Option<f64> {
     Some(at_the_end(&centres)?.max(most))
 }
 
-/// The commit from which on another share of boots is slow.
-fn tail(levels: &[Level<'_>], steps: &[LevelChange], seed: u64) -> Option<Change> {
-    let runs: Vec<Vec<Run>> = levels.iter().map(|l| l.runs.clone()).collect();
-    let at: Vec<usize> = steps.iter().map(|step| step.at).collect();
-    let found = rare_change(&runs, &at, ALPHA_OF_TAIL, seed)?;
-    let [before, since] = found.slow;
-    let (a, b) = (levels.get(..found.at)?, levels.get(found.at..)?);
-    let change = change(a, b, ratio_of_means(&times_of(a), &times_of(b)), found.p_value)?;
-    let way =
-        if since[0] * before[1] > before[0] * since[1] { Verdict::Slower } else { Verdict::Faster };
-    let slow = Some(SlowBoots { before, since, times: found.times });
-    Some(Change { shape: ChangeShape::Tail, verdict: way, slow, ..change })
-}
-
 fn is_creep(stretch: &Stretch) -> bool {
     stretch.shape == Shape::Creep
         || stretch.shape == Shape::Open && stretch.steps[1] - stretch.steps[0] > 1
@@ -435,6 +423,7 @@ fn together(
         p_value: Some(p_value),
         probability: None,
         sizing: None,
+        mean: None,
         place: None,
         slow: None,
     })
@@ -485,6 +474,7 @@ fn change(
         p_value: Some(p_value),
         probability: None,
         sizing: None,
+        mean: None,
         place: None,
         slow: None,
     })

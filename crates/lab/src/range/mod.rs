@@ -19,6 +19,7 @@ mod place;
 mod search;
 mod shards;
 mod sizing;
+mod slow;
 pub mod template;
 
 pub use outcome::result;

@@ -1,7 +1,7 @@
 //! From a range on disk to its answer.
 
 use super::levels::scanned;
-use super::place::Added;
+use super::place::{Added, Part};
 use super::sizing;
 use super::{builds::Build, builds::Builds, decision, load, template};
 use crate::analysis;
@@ -369,6 +369,7 @@ fn change(commits: &[MeasuredCommit], guilty: &[usize], probability: f64) -> Opt
         p_value: None,
         probability: Some(probability),
         sizing: None,
+        mean: None,
         place: None,
         slow: None,
     })
@@ -376,15 +377,15 @@ fn change(commits: &[MeasuredCommit], guilty: &[usize], probability: f64) -> Opt
 
 fn effort(record: &RangeRecord, session: &Session, finished: &[SavedRun], builds: usize) -> Effort {
     let added = Added::of(&session.record);
-    let placing = finished.iter().filter(|(_, run)| added.places(run.index)).count();
-    let sizing = finished.iter().filter(|(_, run)| added.sizes(run.index)).count();
+    let of = |part| finished.iter().filter(|(_, run)| added.part(run.index) == part).count();
     let n = record.commits.len();
     let runs = super::DEFAULT_RUNS.max(record.runs).div_ceil(record.builds.max(1));
     let each = (record.warmup + runs) as usize * record.builds.max(1) as usize;
     Effort {
         boots: finished.len(),
-        placing,
-        sizing,
+        placing: of(Part::Places),
+        sizing: of(Part::Sizes),
+        slow: of(Part::CountsSlow),
         builds,
         linear_boots: n * each,
         linear_builds: n * record.builds.max(1) as usize,

@@ -29,6 +29,26 @@ const MOST_TIMES: usize = 12;
 /// All runs that place are this part of the first pass, at most.
 const SHARE: usize = 2;
 
+/// What a run of a range was made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Each commit as often as the others: these find what changed.
+    First,
+    /// It places a step.
+    Places,
+    /// It tells how large a step is.
+    Sizes,
+    /// All commits anew, to see how often boots are slow.
+    CountsSlow,
+}
+
+impl Part {
+    /// True for the first pass.
+    pub fn is_first(self) -> bool {
+        self == Part::First
+    }
+}
+
 /// What a range adds to its plan beyond runs of each commit in turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Added {
@@ -41,6 +61,9 @@ pub(super) struct Added {
     /// Runs that tell how large a step is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizing: Vec<Sizing>,
+    /// Parts of the plan in which all commits are run anew, to see whether boots are slow as often as it seemed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<[u32; 2]>,
     /// Runs of each commit that `--detect` asks for, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs: Option<u32>,
@@ -52,14 +75,20 @@ impl Added {
         Self::deserialize(&record.asked).unwrap_or_default()
     }
 
-    /// True for a run that places a step.
-    pub fn places(&self, run: u32) -> bool {
-        self.placing.iter().any(|[from, to]| (*from..*to).contains(&run))
+    /// What a run was made for.
+    pub fn part(&self, run: u32) -> Part {
+        let is_in = |parts: &[[u32; 2]]| parts.iter().any(|[from, to]| (*from..*to).contains(&run));
+        match run {
+            _ if is_in(&self.placing) => Part::Places,
+            _ if is_in(&self.slow) => Part::CountsSlow,
+            _ if self.sizing.iter().any(|sizing| sizing.holds(run)) => Part::Sizes,
+            _ => Part::First,
+        }
     }
 
     /// True for a run that tells the size of a step.
     pub fn sizes(&self, run: u32) -> bool {
-        self.sizing.iter().any(|sizing| sizing.holds(run))
+        self.part(run) == Part::Sizes
     }
 
     /// The machines that sized the step that came with `commits`.
@@ -75,25 +104,28 @@ impl Added {
 
     /// How many runs there are beyond the first pass.
     pub fn further(&self) -> usize {
-        let sizing = |own: &Sizing| own.runs[1].saturating_sub(own.runs[0]) as usize;
-        self.count() + self.sizing.iter().map(sizing).sum::<usize>()
+        let parts = self.slow.iter().chain(self.sizing.iter().map(|own| &own.runs));
+        self.count() + parts.map(|[from, to]| to.saturating_sub(*from) as usize).sum::<usize>()
     }
 
     /// The block of each measured run: the nth of a machine in the first pass is in block n; in
-    /// what places steps a block ends where a machine comes again. Runs that tell a size have none
-    /// here: they say nothing else.
+    /// what places steps or counts slow boots a block ends where a machine comes again. Runs that tell a size have
+    /// none here: they say nothing else.
     pub fn blocks(&self, plan: &[PlannedRun]) -> BTreeMap<u32, usize> {
         let numbered = || (0u32..).zip(plan.iter().copied());
-        let is_first = |run: u32| !self.places(run) && !self.sizes(run);
-        let first: Vec<(u32, PlannedRun)> = numbered().filter(|(run, _)| is_first(*run)).collect();
+        let of_part = |run: &u32| self.part(*run);
+        let first: Vec<(u32, PlannedRun)> =
+            numbered().filter(|(run, _)| of_part(run).is_first()).collect();
         let of_first = blocks(&first.iter().map(|(_, planned)| *planned).collect::<Vec<_>>());
         let number = |at: u32| first.get(at as usize).map(|(run, _)| *run);
         let mut all: BTreeMap<u32, usize> =
             of_first.iter().filter_map(|(at, block)| Some((number(*at)?, *block))).collect();
         let mut block = all.values().max().map_or(0, |last| last + 1);
         let mut had = BTreeSet::new();
-        for (run, planned) in numbered().filter(|(run, _)| self.places(*run)) {
-            if !had.insert(planned.machine) {
+        let is_more = |run: &u32| matches!(of_part(run), Part::Places | Part::CountsSlow);
+        let begins = |run: u32| self.placing.iter().chain(&self.slow).any(|[from, _]| *from == run);
+        for (run, planned) in numbered().filter(|(run, _)| is_more(run)) {
+            if !had.insert(planned.machine) || begins(run) && had.len() > 1 {
                 block += 1;
                 had = [planned.machine].into();
             }
@@ -116,10 +148,10 @@ pub(super) struct Placement {
 /// A run's time, s, by its commit (the group) and block (the host).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
-    /// The run's number.
-    pub run: u32,
     /// Which of its commit's builds it is of.
     pub build: u32,
+    /// What it was made for.
+    pub part: Part,
     /// The time.
     pub of: HostSample,
 }
@@ -130,11 +162,12 @@ pub(super) fn samples(
     finished: &[SavedRun],
     times: &BTreeMap<u32, f64>,
 ) -> Vec<Sample> {
-    let blocks = Added::of(&session.record).blocks(&session.record.plan);
+    let added = Added::of(&session.record);
+    let blocks = added.blocks(&session.record.plan);
     let sample = |run: u32, label: &str| {
         let (group, build) = record.of_label(label)?;
         let of = HostSample { host: *blocks.get(&run)?, group, value: *times.get(&run)? };
-        Some(Sample { run, build, of })
+        Some(Sample { build, part: added.part(run), of })
     };
     finished.iter().filter_map(|(_, run)| sample(run.index, &run.label)).collect()
 }
@@ -160,6 +193,7 @@ impl Placement {
         };
         let own: Vec<(usize, HostSample)> = samples
             .iter()
+            .filter(|s| s.part != Part::CountsSlow)
             .filter_map(|s| {
                 let at = *place.get(&s.of.group)?;
                 Some((at, HostSample { group: group(at), ..s.of }))
@@ -236,13 +270,16 @@ mod tests {
     #[test]
     fn runs_that_place_are_in_blocks_of_their_own() {
         let planned = |machine| PlannedRun { machine, warmup: false, watch: WatchLevel::None };
-        let plan =
-            [0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1, 0, 1];
+        let plan = [
+            0, 1, 2, 2, 0, 1, /* placing */ 1, 2, 2, 1, /* more of all */ 0, 2, 1,
+            /* sizing */ 0, 1, /* slow boots */ 0, 2, 1, 1, 0, 2,
+        ];
         let sizing = vec![Sizing { runs: [13, 15], ..Sizing::default() }];
-        let added = Added { placing: vec![[6, 10]], sizing, ..Added::default() };
+        let added =
+            Added { placing: vec![[6, 10]], sizing, slow: vec![[15, 21]], ..Added::default() };
         let blocks = added.blocks(&plan.map(planned));
         let found: Vec<usize> = blocks.into_values().collect();
-        assert_eq!(found, [0, 0, 0, 1, 1, 1, 3, 3, 4, 4, 2, 2, 2]);
-        assert_eq!((added.count(), added.further()), (4, 6));
+        assert_eq!(found, [0, 0, 0, 1, 1, 1, 3, 3, 4, 4, 2, 2, 2, 5, 5, 5, 6, 6, 6]);
+        assert_eq!((added.count(), added.further()), (4, 12));
     }
 }

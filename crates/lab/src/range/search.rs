@@ -184,6 +184,7 @@ impl<'a> Search<'a> {
             self.in_turn(&machines, watch)?;
         }
         if self.record.place {
+            self.count_slow(watch)?;
             self.place(watch)?;
             self.size_steps(watch)?;
         }
@@ -203,6 +204,29 @@ impl<'a> Search<'a> {
             self.outstanding(watch)?;
         }
         Ok(())
+    }
+
+    /// Runs all anew, to see whether slow boots are as frequent as they seemed.
+    fn count_slow(&mut self, watch: &mut Watch<'_>) -> Result<()> {
+        while super::slow::is_open(self.record, &self.session)? {
+            let mut machines = Vec::new();
+            for commit in 0..self.record.commits.len() {
+                machines.extend(self.builds_of(commit, watch)?);
+            }
+            let runs = self.plan_more(&machines, self.half())?;
+            let mut added = Added::of(&self.session.record);
+            added.slow.push(runs);
+            self.session.record.asked = serde_json::to_value(&added)?;
+            self.session.save()?;
+            self.outstanding(watch)?;
+        }
+        Ok(())
+    }
+
+    /// Half of the runs of a build in the first pass.
+    fn half(&self) -> usize {
+        let each = super::detect::runs_each(self.record, &self.session.record);
+        each.div_ceil(2).max(1) as usize
     }
 
     /// Plans the runs that size a step, of builds that have not sized it, as far as there are some.
@@ -288,8 +312,7 @@ impl<'a> Search<'a> {
 
     /// Boots the commits about each step again, until it is known which commit it came with.
     fn place(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let each =
-            super::detect::runs_each(self.record, &self.session.record).div_ceil(2).max(1) as usize;
+        let each = self.half();
         loop {
             let wanted = place::next(self.record, &self.session)?;
             let mut machines = Vec::new();

@@ -12,6 +12,7 @@ use vmeter_model::range::Change;
 use vmeter_model::run::PlannedRun;
 use vmeter_model::{Estimate, Verdict};
 use vmeter_stats::hosts::{without_blocks, HostSample};
+use vmeter_stats::mean_ratio::MeanRatio;
 use vmeter_stats::step::{runs_each, Step};
 use vmeter_stats::{cut, ratio_of_means};
 
@@ -110,13 +111,16 @@ pub(super) fn step(
     let both: Vec<Vec<Vec<f64>>> = sides.iter().zip(&calm).map(of_builds).collect();
     let [a, b] = both.as_slice() else { return None };
     let step = Step::of_builds(a, b, build_sd)?;
+    let [slow_a, slow_b] = times.each_ref().map(|y| y.iter().map(|y| y.exp()).collect::<Vec<_>>());
+    let has_slow = MeanRatio::of_sides(&slow_a, &slow_b).is_some_and(|found| found.has_slow());
+    let mean = ratio_of_means(&slow_a, &slow_b).filter(|_| has_slow && !exact);
     let (builds, runs) = ([a.len(), b.len()], samples.len());
     let [before, after] =
         [a, b].map(|side| side.concat().iter().map(|y| y.exp()).collect::<Vec<_>>());
     let all = ratio_of_means(&before, &after)?;
     let jump_s = vmeter_stats::mean(&before) * (step.ratio() - 1.0);
     let ratio = Estimate { mean: step.ratio(), ci95: step.ci95(), ..all };
-    Some(Sized { ratio, jump_s, runs, builds })
+    Some(Sized { ratio, mean, jump_s, runs, builds })
 }
 
 /// The block of a run that sizes, numbered over all tries.
@@ -167,6 +171,8 @@ pub(super) fn of<'s>(added: &'s Added, taken: &Taken, commits: &[usize]) -> Vec<
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sized {
     pub ratio: Estimate,
+    /// Of the means, where some of the runs are slow.
+    pub mean: Option<Estimate>,
     /// Time after less time before, s.
     pub jump_s: f64,
     /// By so many runs, of so many builds of either side.
@@ -188,8 +194,8 @@ impl Sized {
     /// The change, by how large it is by these runs.
     pub fn of(&self, change: Change) -> Change {
         let verdict = if self.jump_s > 0.0 { Verdict::Slower } else { Verdict::Faster };
-        let Sized { ratio, jump_s, runs, .. } = *self;
-        Change { verdict, ratio: Some(ratio), jump_s, sizing: Some(runs), ..change }
+        let Sized { ratio, mean, jump_s, runs, .. } = *self;
+        Change { verdict, ratio: Some(ratio), mean, jump_s, sizing: Some(runs), ..change }
     }
 }
 

@@ -44,6 +44,8 @@ exported! {
         #[serde(skip_serializing_if = "Option::is_none")]
         sizing: Option<usize>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        mean: Option<Estimate>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         place: Option<[usize; 2]>,
         #[serde(skip_serializing_if = "Option::is_none")]
         slow: Option<Slow>,
@@ -61,6 +63,8 @@ exported! {
         placing: usize,
         #[serde(skip_serializing_if = "is_none")]
         sizing: usize,
+        #[serde(skip_serializing_if = "is_none")]
+        slow: usize,
         builds: usize,
         linear_boots: usize,
         linear_builds: usize,

@@ -8,6 +8,7 @@ use vmeter_model::range::{Change, Effort, MeasuredCommit, Metric, RangeResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
+use vmeter_model::Verdict;
 use vmeter_model::{ChangeShape, CommitState, Estimate, RangeVerdict};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
@@ -167,6 +168,13 @@ impl<'a> RangeReport<'a> {
         let one = |change: &Change| {
             let last = change.commits.last().map_or_else(String::new, |at| self.named(*at));
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
+            if let Some(shares) = Self::shares(change) {
+                return format!(
+                    " Seen once, not again: in the first boots slow ones were {} since {last}, and new boots \
+                     of all commits do not show it ({shares}).",
+                    if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
+                );
+            }
             let Some(runs) = change.sizing else {
                 return format!(
                     " Between {} and {last} the time moves, and these runs do not tell which way ({by}): more \
@@ -184,17 +192,24 @@ impl<'a> RangeReport<'a> {
 
     /// A commit with which slow boots came, or went.
     fn of_tail(&self, change: &Change) -> Option<String> {
-        let slow = change.slow?;
+        let shares = Self::shares(change)?;
         let last = change.commits.last().map_or_else(String::new, |at| self.named(*at));
-        let [now, of] = slow.since;
-        let [then, of_then] = slow.before;
         let mean = change.ratio.as_ref().map(added_percent).unwrap_or_default();
         let typical = match self.result.changes.iter().all(|c| c.shape == ChangeShape::Tail) {
             true => " The typical boot is as before.",
             false => "",
         };
+        Some(format!("Since {last} {shares}{}.{typical} The mean: {mean}.", self.or_beside(change)))
+    }
+
+    /// How many boots are slow since a change, and before it.
+    fn shares(change: &Change) -> Option<String> {
+        let slow = change.slow?;
+        let [now, of] = slow.since;
+        let [then, of_then] = slow.before;
+        let new = if change.sizing.is_some() { "new " } else { "" };
         Some(format!(
-            "Since {last} {now} of {of} boots take {:.1} times as long, before it {then} of {of_then}.{typical} The mean: {mean}.",
+            "{now} of {of} {new}boots take {:.1} times as long, before it {then} of {of_then}",
             slow.times
         ))
     }
@@ -316,23 +331,23 @@ impl<'a> RangeReport<'a> {
         }
         let measured = record.run.clone().unwrap_or_else(|| "a boot".to_owned());
         facts.push(Fact::new("measured", measured, metric));
-        let Effort { boots, placing, sizing, builds, linear_boots, linear_builds } = &result.effort;
-        let linear = if record.bisect {
-            let scan = format!("a linear scan: {linear_boots} runs, {linear_builds} builds");
-            match sizing {
-                0 => scan,
-                n => format!("{n} runs of these tell the size of the step; {scan}"),
-            }
-        } else {
-            match (*placing, *sizing) {
-                (0, 0) => none(),
-                (0, n) => format!("{n} runs of these tell how large the step is"),
-                (n, 0) => format!("{n} runs of these are of commits about a step, to place it"),
-                (n, m) => format!(
-                    "{n} runs of these are of commits about a step, to place it; {m} tell how large it is"
-                ),
-            }
+        let Effort { boots, placing, sizing, slow, builds, linear_boots, linear_builds } =
+            &result.effort;
+        let parts = [
+            (*placing, "of commits about a step, to place it"),
+            (*sizing, "to tell how large a step is"),
+            (*slow, "of all commits, to count slow boots anew"),
+        ];
+        let parts = parts.iter().filter(|(runs, _)| *runs > 0);
+        let parts: Vec<String> = parts.map(|(runs, what)| format!("{runs} {what}")).collect();
+        let mut linear = match parts.is_empty() {
+            true => none(),
+            false => format!("of these {}", parts.join(", ")),
         };
+        if record.bisect {
+            let scan = format!("a linear scan: {linear_boots} runs, {linear_builds} builds");
+            linear = if linear.is_empty() { scan } else { format!("{linear}; {scan}") };
+        }
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
