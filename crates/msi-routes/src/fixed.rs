@@ -132,6 +132,15 @@ impl FixedPlan {
         }
     }
 
+    /// The kernel panicked.
+    pub(crate) fn abandon(&self, pool: &mut Pool) {
+        if self.kept {
+            self.settle(pool);
+        } else {
+            self.forget(pool);
+        }
+    }
+
     /// The commit is done.
     pub(crate) fn settle(&self, pool: &mut Pool) {
         for op in self.ops.iter().filter(|_| !self.failed) {

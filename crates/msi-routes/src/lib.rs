@@ -13,6 +13,7 @@ pub mod measure;
 mod message;
 mod msi;
 mod msix;
+mod on_panic;
 mod ops;
 mod pin;
 mod plan;

@@ -4,6 +4,7 @@ use crate::error::RouteError;
 use crate::foreign::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
+use crate::on_panic::on_panic;
 use crate::plan::Workspace;
 use crate::pool::{Pool, MOST_SIGNALLED};
 use crate::route::{Home, Route, RouteInner};
@@ -11,9 +12,6 @@ use crate::source::Source;
 use crate::table::Table;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// GSIs given back that nobody has taken again, and irqfds that could not be detached.
-pub(crate) type Waste = (Vec<u32>, Vec<(Source, u32)>);
 
 /// What a commit holds from its first look at the table to its last ioctl.
 pub(crate) struct Locked {
@@ -65,8 +63,7 @@ impl Shared {
         self.locked.lock().unwrap_or_else(|poisoned| {
             self.locked.clear_poison();
             let mut locked = poisoned.into_inner();
-            // A kernel that panicked did not take it.
-            locked.table.roll_back();
+            locked.table.doubt();
             locked
         })
     }
@@ -130,24 +127,34 @@ impl Shared {
         }
     }
 
-    /// Puts back what a sweep could not do.
-    pub(crate) fn put_back(&self, retired: &[u32], stuck: Vec<(Source, u32)>) {
-        if !retired.is_empty() || !stuck.is_empty() {
-            self.pool().put_back(retired, stuck);
+    /// Puts back what was to be swept out of a table that the kernel has not got.
+    pub(crate) fn put_back(&self, retired: &[u32]) {
+        if !retired.is_empty() {
+            self.pool().put_back(retired);
             self.waste.store(true, Ordering::Release);
         }
     }
 
-    /// What is to be swept: GSIs given back that nobody has taken again, and irqfds that
-    /// could not be detached. None if there is nothing.
-    pub(crate) fn take_waste(&self) -> Option<Waste> {
-        if !self.waste.load(Ordering::Acquire) {
-            return None;
-        }
+    /// What is to be swept out of the table: GSIs given back that nobody has taken again. Those
+    /// of irqfds that could not be detached before are among them if they can now.
+    pub(crate) fn take_waste(&self) -> Vec<u32> {
         // Cleared first: what is added from here on sets it again.
-        self.waste.store(false, Ordering::Release);
-        let mut pool = self.pool();
-        Some((pool.take_retired(), pool.take_stuck()))
+        if !self.waste.load(Ordering::Acquire) || !self.waste.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        self.detach_stuck();
+        self.pool().take_retired()
+    }
+
+    /// Tries each irqfd once that could not be detached before.
+    pub(crate) fn detach_stuck(&self) {
+        let count = self.pool().stuck();
+        for _ in 0..count {
+            let Some((source, gsi)) = self.pool().take_stuck() else { return };
+            if self.detach(&source, gsi) {
+                self.release(gsi);
+            }
+        }
     }
 }
 
@@ -162,10 +169,16 @@ impl Home for Shared {
     }
 
     fn detach(&self, source: &Source, gsi: u32) -> bool {
-        let detached = self.kernel.detach(source.eventfd(), gsi).is_ok();
+        let later = || self.detach_later(source, gsi);
+        let detached = on_panic(later, || self.kernel.detach(source.eventfd(), gsi)).is_ok();
         if !detached {
-            self.put_back(&[], vec![(source.clone(), gsi)]);
+            later();
         }
         detached
+    }
+
+    fn detach_later(&self, source: &Source, gsi: u32) {
+        self.pool().put_back_stuck(source.clone(), gsi);
+        self.waste.store(true, Ordering::Release);
     }
 }

@@ -107,6 +107,8 @@ impl Gate {
     pub fn try_fire(&self) -> Result<(), Errno> {
         // The write is under the lock: once `close` returns, none is under way.
         let mut state = self.state();
+        // Should the kernel panic, it waits.
+        state.pending = true;
         let delivered = state.open.as_ref().map(|(_, way)| way.deliver(&self.0.eventfd));
         state.pending = !matches!(delivered, Some(Ok(())));
         delivered.unwrap_or(Ok(()))
