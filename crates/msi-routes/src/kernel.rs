@@ -4,7 +4,8 @@ use crate::foreign::{Errno, EventFd, Routing};
 use crate::message::MsiMessage;
 use std::sync::Arc;
 
-/// What a [`Router`](crate::Router) needs of a VM. Implemented for kvm-ioctls' `VmFd` with the
+/// What a [`Router`](crate::Router) needs of a VM. A method may panic: the library does not know
+/// then whether it did its work, and puts it right with the next commit. Implemented for kvm-ioctls' `VmFd` with the
 /// feature `kvm-ioctls`, so any rust-vmm VMM has one.
 pub trait Kernel: Send + Sync {
     /// How many routes the table may hold, and how many GSIs there are
@@ -25,7 +26,8 @@ pub trait Kernel: Send + Sync {
     fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno>;
 
     /// Undoes [`Self::attach`]; when it returns, nothing written before is under way any
-    /// more, and what is written from now on stays in the eventfd.
+    /// more, and what is written from now on stays in the eventfd. One that is not attached is no
+    /// error, as in KVM: after a panic it is detached again.
     ///
     /// # Errors
     /// What the kernel says.

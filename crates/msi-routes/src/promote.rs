@@ -8,8 +8,8 @@
 use crate::foreign::Errno;
 use crate::isolate::{isolate, Bringer, Candidate};
 use crate::message::MsiMessage;
-use crate::report::{CommitError, Failure, Report, Step};
 use crate::on_panic::on_panic;
+use crate::report::{CommitError, Failure, Report, Step};
 use crate::route::{Home, Phase, Route};
 use crate::shared::{Locked, Shared};
 use std::sync::MutexGuard;

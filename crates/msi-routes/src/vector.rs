@@ -70,8 +70,7 @@ impl Vector {
             }
         };
         // What the kernel has says nothing if this batch is about to change it.
-        let open =
-            batch.has_touched(&route) || route.phase() == Phase::Staged || route.is_unsure();
+        let open = batch.has_touched(&route) || route.phase() == Phase::Staged || route.is_unsure();
         match want {
             Some(message) => {
                 if open || route.message() != message {
