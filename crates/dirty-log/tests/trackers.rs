@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Every tracker by one test: the same random workload in a real guest, every bit checked.
 //!
 //! Where /dev/kvm or a tracker is missing, a line says so.

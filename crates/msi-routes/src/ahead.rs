@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Detaching the irqfds of vectors that are to be masked or removed, before the table is
 //! locked: `KVM_IRQFD` waits for a workqueue and an SRCU grace period each time, and nobody
 //! else's commit is to wait for those of a device that is unplugged. Several threads at once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The commit: masks, one ioctl, irqfds, in the order in which no interrupt is lost.
 //!
 //! 1. Vectors to be masked or removed are closed first: what they raise from now on waits

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Changes of fixed routes, each of which may fail alone.
 
 use crate::foreign::Errno;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The three ioctls, behind a trait so that tests can make any of them fail.
 
 use crate::foreign::{Errno, EventFd, Routing};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Routes as the kernel's entries.
 
 use crate::foreign::Errno;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What is to be done if a call into the user's kernel panics.
 
 /// Makes the call; `lost` is run if it panics, while that unwinds.

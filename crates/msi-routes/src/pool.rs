@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! GSI numbers: allocated lowest first, because the kernel's cost grows with the highest.
 
 use crate::error::RouteError;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Routes that deliver by messages of their own get entries in the table, all in one commit.
 //!
 //! A gate need not have a route: `KVM_SIGNAL_MSI` injects its message, with as many system calls

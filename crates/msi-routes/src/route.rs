@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One vector's route: a handle that never outlives its GSI.
 
 use crate::foreign::Errno;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One VM's routes.
 
 use crate::batch::Batch;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What all handles of one VM share: the kernel's table, the GSIs, and what is to be swept.
 
 use crate::error::RouteError;

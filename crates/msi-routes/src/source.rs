@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Where a vector's interrupts come from, and where they wait while it is masked.
 //!
 //! KVM consumes an eventfd that is attached to a GSI without a committed route, and the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
 
 use crate::error::RouteError;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One vector of a device: what the guest wants of it, and the route it has.
 
 use crate::batch::Batch;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A `Kernel` of the user's that panics, before or after it has done what it was asked: what its
 //! routes say is so, the next `sync` stages what is missing, and no interrupt is lost or doubled.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Random guests on a model of KVM that refuses, fails and panics at random. After every commit a
 //! live vector has its entry and its irqfd; no interrupt is lost and none comes twice.
 //! `MSI_ROUTES_SEEDS=FIRST-LAST` runs other seeds; a failure prints its own.

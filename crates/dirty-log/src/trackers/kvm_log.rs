@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! KVM's dirty bitmaps (Documentation/virt/kvm/api.rst, 4.8, 4.117 and 7.18).
 
 use super::sys::{self, ClearDirtyLog, DirtyLog};

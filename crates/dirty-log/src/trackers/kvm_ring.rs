@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! KVM's dirty rings (Documentation/virt/kvm/api.rst, 8.29): one for each vCPU, of page
 //! numbers, so that a harvest costs what is dirty and not the slot's size.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Who tells which pages were written: the kernel, in five ways, or page protection.
 //!
 //! | tracker | guest's writes | VMM's writes | cost when on |

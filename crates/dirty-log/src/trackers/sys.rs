@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The kernel's structures and numbers, from include/uapi/linux/{kvm,userfaultfd,fs}.h.
 
 use super::{TrackError, TrackedSlot, KVM_MEM_LOG_DIRTY_PAGES};
