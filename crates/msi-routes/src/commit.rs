@@ -196,7 +196,7 @@ impl<'a> Commit<'a> {
             let Some(message) = plan.message.filter(|_| !plan.remove && !plan.failed) else {
                 continue;
             };
-            match self.shared.kernel.translate(message) {
+            match self.shared.translate(message) {
                 Ok(translated) => plan.translated = translated,
                 Err(e) => {
                     if plan.new {
@@ -207,7 +207,7 @@ impl<'a> Commit<'a> {
             }
         }
         for plan in &mut self.fixed {
-            if let Err(e) = plan.translate(&*self.shared.kernel) {
+            if let Err(e) = plan.translate(self.shared) {
                 self.report.failures.push(plan.fail(&mut self.shared.pool(), e));
             }
         }
@@ -328,7 +328,7 @@ impl<'a> Commit<'a> {
         if !route.is_signalled() {
             return route.open();
         }
-        if let Ok(message) = shared.kernel.translate(message) {
+        if let Ok(message) = shared.translate(message) {
             route.open_signalled(message);
         }
     }
@@ -378,7 +378,7 @@ impl<'a> Commit<'a> {
                 table.remove(route.gsi());
             } else if plan.message.is_some() {
                 // What the table had was asked of the kernel before, and it may say no now.
-                let before = self.shared.kernel.translate(route.message());
+                let before = self.shared.translate(route.message());
                 if let Some(before) = before.ok().filter(|b| !table.has(route.gsi(), b)) {
                     table.put(route.gsi(), before.entry(route.gsi()));
                 }

@@ -3,10 +3,10 @@
 //! Changes of fixed routes, each of which may fail alone.
 
 use crate::foreign::Errno;
-use crate::kernel::Kernel;
 use crate::message::{FixedRoute, MsiMessage};
 use crate::pool::Pool;
 use crate::report::{Failure, Step};
+use crate::shared::Shared;
 use crate::table::Table;
 
 /// What a batch wants of a GSI's fixed routes.
@@ -84,8 +84,8 @@ impl FixedPlan {
     }
 
     /// Has its messages translated.
-    pub(crate) fn translate(&mut self, kernel: &dyn Kernel) -> Result<(), Errno> {
-        let translated = self.routes.iter().map(|route| route.translated(kernel));
+    pub(crate) fn translate(&mut self, shared: &Shared) -> Result<(), Errno> {
+        let translated = self.routes.iter().map(|route| route.translated(shared));
         self.routes = translated.collect::<Result<_, _>>()?;
         Ok(())
     }

@@ -47,6 +47,14 @@ pub trait Kernel: Send + Sync {
         Ok(message)
     }
 
+    /// Does it take a device's id with a message (`KVM_CAP_MSI_DEVID`)? An arm64 VM with a GICv3
+    /// ITS does, and drops interrupts without one. If not, [`MsiMessage::devid`] is left out of
+    /// what it gets, as it may refuse `KVM_MSI_VALID_DEVID`. Asked about messages that have an id,
+    /// until it says yes.
+    fn takes_devid(&self) -> bool {
+        true
+    }
+
     /// As [`Self::attach`], for a level-triggered pin: at the guest's end of interrupt the
     /// line falls and `resample` is written (`KVM_IRQFD_FLAG_RESAMPLE`).
     ///
@@ -117,6 +125,10 @@ mod vm_fd {
             Ok(self.register_irqfd_with_resample(eventfd, resample, gsi)?)
         }
 
+        fn takes_devid(&self) -> bool {
+            self.check_extension(Cap::MsiDevid)
+        }
+
         fn signals(&self) -> bool {
             self.check_extension(Cap::SignalMsi)
         }
@@ -148,6 +160,10 @@ impl<K: Kernel + ?Sized> Kernel for Arc<K> {
 
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
         (**self).translate(message)
+    }
+
+    fn takes_devid(&self) -> bool {
+        (**self).takes_devid()
     }
 
     fn attach_resampled(

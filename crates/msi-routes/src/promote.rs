@@ -84,7 +84,7 @@ impl Promotion<'_> {
             if !route.is_signalled() || !matches!(route.phase(), Phase::Live | Phase::Masked) {
                 continue;
             }
-            let message = match self.shared.kernel.translate(route.message()) {
+            let message = match self.shared.translate(route.message()) {
                 Ok(message) => message,
                 Err(e) => {
                     let step = Step::Message(route.message());

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) lazy: AtomicBool,
     /// Gates' routes for which the table has no room are signalled.
     pub(crate) signals: AtomicBool,
+    /// The kernel said that it takes devices' ids.
+    devids: AtomicBool,
     /// The pool has something to sweep: spares commits its lock otherwise.
     waste: AtomicBool,
 }
@@ -52,6 +54,7 @@ impl Shared {
             signalled: Mutex::default(),
             lazy: AtomicBool::new(false),
             signals: AtomicBool::new(false),
+            devids: AtomicBool::new(false),
             waste: AtomicBool::new(false),
         }
     }
@@ -72,6 +75,22 @@ impl Shared {
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What goes into the table for a message.
+    pub(crate) fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
+        let mut message = self.kernel.translate(message)?;
+        if message.devid.is_some() && !self.takes_devid() {
+            message.devid = None;
+        }
+        Ok(message)
+    }
+
+    /// The answer may become yes: when the VMM makes the ITS.
+    fn takes_devid(&self) -> bool {
+        let takes = self.devids.load(Ordering::Relaxed) || self.kernel.takes_devid();
+        self.devids.store(takes, Ordering::Relaxed);
+        takes
     }
 
     /// A GSI for a route from this source; or a number above them and true, if it is to be

@@ -46,7 +46,8 @@ impl Vector {
     /// Stages a route to nowhere, to be edited when the guest enables the vector.
     pub(crate) fn reserve(&mut self, batch: &mut Batch) -> Result<(), RouteError> {
         if self.current().is_none() {
-            let nowhere = MsiMessage { address: 0xfee0_0000, ..MsiMessage::default() };
+            let address = if cfg!(target_arch = "x86_64") { 0xfee0_0000 } else { 0 };
+            let nowhere = MsiMessage { address, ..MsiMessage::default() };
             self.route = Some(batch.add_masked(nowhere, self.source.clone())?);
         }
         self.reserved = true;
