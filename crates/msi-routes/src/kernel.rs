@@ -49,7 +49,7 @@ pub trait Kernel: Send + Sync {
 
     /// Does it take a device's id with a message (`KVM_CAP_MSI_DEVID`)? An arm64 VM with a GICv3
     /// ITS does, and drops interrupts without one. If not, [`MsiMessage::devid`] is left out of
-    /// what it gets, as it may refuse `KVM_MSI_VALID_DEVID`. Asked about messages that have an id,
+    /// what it gets: older kernels refuse `KVM_MSI_VALID_DEVID`. Asked about messages that have an id,
     /// until it says yes.
     fn takes_devid(&self) -> bool {
         true

@@ -143,33 +143,3 @@ fn messages_without_an_id_ask_nothing() {
     batch.commit().unwrap().complete().unwrap();
     assert_eq!((model.ids(), model.asked.load(Ordering::SeqCst)), (vec![(0, 0)], 0));
 }
-
-/// This host's KVM: on x86 it takes none, and refuses to signal with one.
-#[test]
-#[cfg(target_arch = "x86_64")]
-fn kvm_on_x86_delivers_for_a_device_with_an_id() {
-    let vm = match kvm_ioctls::Kvm::new().and_then(|kvm| kvm.create_vm()) {
-        Ok(vm) => vm,
-        Err(e) => return println!("skipped: no KVM: {e}"),
-    };
-    vm.create_irq_chip().unwrap();
-    let vcpu = vm.create_vcpu(0).unwrap();
-    let mut apic = vcpu.get_lapic().unwrap();
-    // The spurious vector register's enable bit.
-    apic.regs[0xf1] |= 1;
-    vcpu.set_lapic(&apic).unwrap();
-    let router = Router::new(vm, FixedRoute::pc_defaults()).unwrap();
-    if !router.kernel().signals() {
-        return println!("skipped: this KVM has no KVM_SIGNAL_MSI");
-    }
-    router.set_lazy(true);
-    let mut device = Msix::new([Source::gate(router.kernel()).unwrap()], Some(DEVID)).unwrap();
-    for (offset, word) in [(0, 0xfee0_0000), (8, 0x41), (12, 0)] {
-        let _ = device.write_table(offset, &u32::to_le_bytes(word));
-    }
-    let _ = device.set_control(1 << 15);
-    sync(&router, &mut device);
-    device.source(0).unwrap().raise().unwrap();
-    router.promote().unwrap().complete().unwrap();
-    device.source(0).unwrap().raise().unwrap();
-}
