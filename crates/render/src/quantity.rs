@@ -116,7 +116,7 @@ impl Quantity {
     /// it is given by its ends.
     pub fn duration(estimate: &Estimate) -> Self {
         let own = Quantity::of(estimate, Unit::Seconds);
-        if own.half_width.is_none() || estimate.ci95[0] >= 0.0 || estimate.mean < 0.0 {
+        if own.half_width.is_none() || estimate.ci95[0] > 0.0 || estimate.mean <= 0.0 {
             return own;
         }
         // So wide an interval supports no digits: two of the value show its size.
@@ -185,9 +185,12 @@ impl Quantity {
     }
 }
 
-/// Half the width of the 95 % confidence interval; `None` for a single sample.
+/// Half the width of the 95 % confidence interval; `None` for a single sample. One that is cut at 0
+/// counts as if it were not.
 pub fn half_width(estimate: &Estimate) -> Option<f64> {
-    (estimate.n > 1).then(|| ((estimate.ci95[1] - estimate.ci95[0]) / 2.0).max(0.0))
+    let [low, high] = estimate.ci95;
+    let half = if low == 0.0 { high - estimate.mean } else { (high - low) / 2.0 };
+    (estimate.n > 1).then(|| half.max(0.0))
 }
 
 /// Decimals that an uncertainty supports (negative: tens, hundreds).
@@ -390,6 +393,10 @@ mod tests {
         assert_eq!(of(1.0, [-4.0, 6.0]), "1.00 s [0, 6.000s]");
         assert_eq!(of(0.1, [-0.9, 1.1]), "100 ms [0, 1.100s]");
         assert_eq!(of(1.0, [0.9, 1.1]), "1.00 ± 0.10 s");
+        // Cut at 0 already; a count shows the width that it had.
+        assert_eq!(of(1.0, [0.0, 6.0]), "1.00 s [0, 6.000s]");
+        let count = Quantity::of(&estimate(1.0, [0.0, 6.0]), Unit::Count);
+        assert_eq!(count.half_width, Some(5.0));
         // A difference may be below 0.
         let saves = Quantity::of(&estimate(0.008, [-0.3, 0.316]), Unit::Seconds);
         assert!(saves.inline().contains('±'));
