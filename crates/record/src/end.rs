@@ -7,7 +7,7 @@
 //! console, which any program of the guest can print to.
 
 use crate::no_boot::{as_shown, says_nothing_to_boot};
-use crate::ready::Until;
+use crate::ready::{Until, WHOSE};
 use crate::sources::console::is_of_guest;
 use vmeter_machine::launch::{self, Exit, Left, Reason, Status};
 use vmeter_model::run::Outcome;
@@ -126,6 +126,7 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
         | Cause::Quit
         | Cause::CutShort
         | Cause::Imitated
+        | Cause::AnyVmm
         | Cause::NothingToBoot => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
@@ -178,6 +179,9 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
                 None => End::new(Cause::TimedOut, "--timeout"),
             },
             Reason::Interrupted => End::new(Cause::Interrupted, "a signal to vmeter"),
+            Reason::Other(why) if why == WHOSE => {
+                End::new(Cause::AnyVmm, format!("--until {}", run.until))
+            }
             Reason::Other(why) if why != PANIC => {
                 let said = clues.console.iter().rev().map(|line| as_shown(line));
                 let said = said.into_iter().find(|line| says_nothing_to_boot(line));

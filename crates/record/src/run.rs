@@ -5,7 +5,7 @@ use crate::end::{self, Clues, Judged, PANIC};
 use crate::loader_file;
 use crate::no_boot::{as_shown, NOTHING_TO_BOOT};
 use crate::own_failures::OwnFailures;
-use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
+use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS, WHOSE};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources::{self, console, firmware};
 use crate::stamped;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vmeter_machine::argv::console_file;
+use vmeter_machine::argv::{console_file, is_same_for_all};
 use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reason};
 use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
@@ -116,7 +116,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let heard = matches!(request.until, Until::GuestBooted).then(|| request.context.ready.clone());
     let stderr = heard.flatten().map(|watch| (stamped::LineCutter::default(), watch));
     let plan = std::mem::take(&mut request.plan);
-    let file = wrapped::file_console(&plan, &mut warnings);
+    let file = wrapped::file_console(&plan, &lives, &mut warnings);
     let words: &[&str] = if told.is_some() { &[SYSTEMD_SAYS] } else { &[] };
     let wrapped = wrapped.then(|| Wrapped {
         context: &request.context,
@@ -186,7 +186,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         }
     }
     record.moments.sort_by_key(|(at, _)| *at);
-    let file = found.as_ref().is_some_and(|found| console_file(&found.argv).is_some());
+    let file = found.as_ref().and_then(|found| console_file(&found.argv));
+    let file = file.is_some_and(|(file, _)| is_same_for_all(file));
     say_of_others((&exit, exit.others_print && !file), &mut record.sources, &mut warnings);
     let killed = oom_kills().saturating_sub(killed_before);
     let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
@@ -241,11 +242,12 @@ fn tell_systemd(request: &mut Request<'_>) -> Option<bool> {
 /// Sets up what ends the run from the console: the ready point and a panic that hangs.
 fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
     request.context.ready = request.until.pattern().map(|pattern| {
-        let stopper = stopper.clone();
-        Arc::new(ConsoleWatch::new(
-            pattern,
-            Box::new(move |at| stopper.stop_at(Reason::ReadyPoint, at)),
-        ))
+        let stop = |reason| {
+            let stopper = stopper.clone();
+            Box::new(move |at| stopper.stop_at(reason, at))
+        };
+        let watch = ConsoleWatch::new(pattern, stop(Reason::ReadyPoint));
+        Arc::new(watch.or_in_doubt(stop(Reason::Other(WHOSE.into()))))
     });
     if request.context.watch != WatchLevel::None {
         for (pattern, reason) in [(PANIC_END, PANIC), (NOTHING_TO_BOOT, NOTHING_TO_BOOT)] {
@@ -341,6 +343,13 @@ impl Hooks for Attached<'_, '_> {
         }
     }
 
+    fn on_other(&mut self, prints: bool) {
+        let apart = self.file.is_some() || self.found.as_ref().is_some_and(Found::has_file);
+        if prints {
+            self.lives.iter_mut().for_each(|(_, live)| live.shared(apart));
+        }
+    }
+
     fn has_seen_guest(&mut self) -> bool {
         self.lives.iter().any(|(_, live)| live.has_seen_guest())
     }
@@ -356,8 +365,7 @@ impl Hooks for Attached<'_, '_> {
     fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
         if self.found.as_ref().is_some_and(|found| found.on_stderr) {
             if let Some(output) = self.wrapped.as_ref().and_then(|w| w.output.as_ref()) {
-                // What is not taken is not seen on the console; the rest is.
-                let _ = rustix::io::write(output, bytes);
+                wrapped::sink(self.lives, Some(output)).into_iter().for_each(|mut put| put(bytes));
             }
         }
         let Some((cutter, watch)) = &mut self.stderr else { return };
@@ -504,14 +512,9 @@ fn say_of_others(
     }
     let first = exit.vmm.as_deref().unwrap_or("the first");
     let others = exit.others.join(", ");
-    let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
-    let lines = match (shared, ready) {
-        (false, _) => "",
-        (true, false) => "; they print to one console, so that none of its lines counts",
-        (true, true) => {
-            "; they print to one console, so that none of its lines counts, and the one that ended \
-             this run may be another's"
-        }
+    let lines = match shared {
+        false => "",
+        true => "; they print to one console, so that none of its lines counts",
     };
     if shared {
         sources.retain(|source| source.name != console::NAME);

@@ -114,6 +114,12 @@ pub trait Hooks {
         let _ = vmm;
     }
 
+    /// Another VMM than the one that is followed is stopped right after its exec; `prints` says
+    /// that its console goes where the launch's standard output does.
+    fn on_other(&mut self, prints: bool) {
+        let _ = prints;
+    }
+
     /// True if a sign of a guest was seen so far. Asked when a VMM has ended and its launcher has
     /// not: without a sign it was asked something, and the launcher may start another.
     fn has_seen_guest(&mut self) -> bool {
