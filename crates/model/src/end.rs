@@ -42,6 +42,8 @@ vmeter_base::words! {
         Imitated = "imitated-panic",
         /// The line that was waited for came on a console that several VMMs print to.
         AnyVmm = "line-of-any-vmm",
+        /// The VMM went on when what had started it was over, and vmeter let go of it.
+        RunsOn = "vm-runs-on",
         /// The firmware said that it found nothing to boot.
         NothingToBoot = "nothing-to-boot",
         /// The timeout passed.
@@ -71,6 +73,7 @@ impl Cause {
             Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
             Cause::AnyVmm => "the line that was waited for came on a console that more than one VMM prints to, so whose guest said it is not known; a console in a file of its own (-serial file:FILE) tells",
+            Cause::RunsOn => "the VM runs on, and vmeter let go of it",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",
             Cause::Interrupted => "interrupted",

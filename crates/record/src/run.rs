@@ -68,6 +68,8 @@ pub struct Request<'a> {
     pub timeout: Option<Duration>,
     /// CPUs the VMM may use; empty for all.
     pub pin: Vec<usize>,
+    /// False for a command that traces its VMM itself.
+    pub traced: bool,
 }
 
 /// Boots once and records it into the context's folder. `stopper` ends it early.
@@ -94,6 +96,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let wrapped = request.plan.dialect.is_none();
     let is_probe = request.plan.dialect.is_some_and(|vmm| vmm.is_probe(&request.plan.argv));
     let mode = match request.context.watch {
+        _ if !request.traced => Mode::Plain,
         // Its memory can be looked at while it is stopped at its end.
         WatchLevel::None if !request.context.memory => match wrapped {
             true if !request.context.spec.no_inject => Mode::Started,
@@ -131,9 +134,14 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         wrapped,
         found: None,
         file,
+        looked: Vec::new(),
     };
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
-    let found = hooks.found.take();
+    if let Some(said) = wants_ptrace(&exit) {
+        let command = argv.first().cloned().unwrap_or_default();
+        return Err(LaunchError::PtraceTaken { command, said });
+    }
+    let (found, mut looked) = (hooks.found.take(), std::mem::take(&mut hooks.looked));
     // A launcher's VMM is known once it ran.
     if let Some(found) = &found {
         (request.context.vmm, request.context.accel) = (found.vmm, found.accel);
@@ -163,6 +171,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         argv,
         injected,
         outlived: false,
+        runs_on: exit.runs_on.iter().any(|left| left.is_vmm),
         exec_ns: exit.exec_ns,
         total_ns: exit.total_ns,
         looked_ns: exit.looked_ns,
@@ -179,6 +188,12 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         warnings: Vec::new(),
         marks: request.context.spec.mark.clone(),
     };
+    if record.runs_on {
+        // The end of a process that started the VMM is none of the VMM.
+        record.moments.retain(|(_, m)| !matches!(m, Moment::VmmExiting | Moment::WrapperResumed));
+    } else {
+        warnings.append(&mut looked);
+    }
     add_moments(&mut record, &exit, request.context.ready.as_deref());
     for recorder in sources::all() {
         if record.sources.iter().any(|source| source.name == recorder.name()) {
@@ -320,6 +335,8 @@ struct Attached<'a, 'b> {
     found: Option<Found>,
     /// The console of a VMM that is executed at once, if that is a file.
     file: Option<Follows>,
+    /// What could not be read at its end.
+    looked: Vec<String>,
 }
 
 impl Attached<'_, '_> {
@@ -359,7 +376,9 @@ impl Hooks for Attached<'_, '_> {
     }
 
     fn on_exiting(&mut self, tracee: &Tracee) {
+        let before = self.warnings.len();
         self.each(|live| live.exiting(tracee));
+        self.looked.extend(self.warnings.drain(before..));
     }
 
     fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
@@ -468,6 +487,16 @@ fn judged(
         }
     }
     (judged, saw_guest)
+}
+
+/// The line in which what was launched says that it cannot trace, because vmeter does.
+fn wants_ptrace(exit: &Exit) -> Option<String> {
+    let is_refusal = |line: &&str| {
+        line.to_ascii_lowercase().contains("ptrace") && line.contains("Operation not permitted")
+    };
+    let watched = exit.ptrace == launch::Ptrace::Used && !exit.has_vmm;
+    let said = exit.stderr_tail.lines().rfind(is_refusal)?;
+    (watched && exit.end == launch::End::ByItself).then(|| said.trim().to_owned())
 }
 
 /// What to do where a daemon was asked, and where nobody was.

@@ -20,7 +20,7 @@ pub(crate) fn explain(
     anchors: &Anchors<'_>,
     run: &RunRecord,
 ) -> Vec<String> {
-    if run.watch == WatchLevel::None {
+    if run.watch == WatchLevel::None || run.runs_on {
         return Vec::new();
     }
     let shortest = timeline.total as f64 * WORTH_A_WORD;

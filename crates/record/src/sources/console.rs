@@ -69,8 +69,8 @@ impl Recorder for Console {
             insns: None,
             what,
         };
-        // What a VMM wrote before it exited may be read later.
-        let exit = run.moment(&Moment::VmmExit).unwrap_or(Ns::MAX);
+        // What a VMM wrote before it exited may be read later; one that runs on has not.
+        let exit = run.moment(&Moment::VmmExit).filter(|_| !run.runs_on).unwrap_or(Ns::MAX);
         let in_run = |at: Ns| at.saturating_sub(run.exec_ns).min(exit);
         let said = raw.lines().iter().filter(|line| !line.text.is_empty());
         let mut events: Vec<Event> = said

@@ -587,6 +587,16 @@ mod tests {
         assert_eq!(at(2).0, 1_199_999_500);
         assert_eq!(at(3), (1_500_000_000, ARRIVAL_ERROR_NS));
         assert!(at(0).0 < 400_000_000, "{placed:?}");
+        // The log of a kernel that came after the one whose lines these are begins as that did.
+        let later = ["Linux version", "printk: console [hvc0] enabled"];
+        let later: Vec<_> = [0, 900_000_000].into_iter().zip(later).collect();
+        let later: Vec<_> = later.into_iter().map(|(ts, text)| record(ts, text)).collect();
+        let first = [
+            line(1_000_000_000, "[    0.600000] printk: console [ttyS0] enabled"),
+            line(1_000_100_000, "[    0.000000] Linux version"),
+            line(1_501_000_000, "[    1.000000] shown"),
+        ];
+        assert_eq!(printed(&later, &first, 1_000_000), [None, None]);
     }
 
     proptest! {
