@@ -85,19 +85,19 @@ impl Recorder {
         bare: bool,
     ) -> Result<RunRecord> {
         let argv = prepared.machine.argv_text();
-        let untraced = || UNTRACED.lock().unwrap_or_else(PoisonError::into_inner);
-        let traces = untraced().contains(&argv);
+        let tracers = || TRACERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let traces = tracers().contains(&argv);
         let record = match self.recorded(prepared, request, (bare, !traces)) {
             Err(LaunchError::PtraceTaken { .. }) => {
                 empty(request.dir).context("cannot make the run again")?;
-                untraced().insert(argv);
+                tracers().insert(argv);
                 self.recorded(prepared, request, (bare, false))
             }
             first if traces => first,
             first => return first.map_err(classify),
         };
         let record = record.map_err(classify)?;
-        Ok(record.with_note(Some(UNTRACED_SAID.to_owned())))
+        Ok(record.with_note(Some(UNTRACED.to_owned())))
     }
 
     /// The same, as it went.
@@ -159,12 +159,12 @@ impl Recorder {
 }
 
 /// Command lines of this process that trace what they start.
-static UNTRACED: Mutex<BTreeSet<Vec<String>>> = Mutex::new(BTreeSet::new());
+static TRACERS: Mutex<BTreeSet<Vec<String>>> = Mutex::new(BTreeSet::new());
 
 /// Said of a run of one.
-const UNTRACED_SAID: &str = "what was launched traces its VMM by ptrace(2), which one tracer at a time \
-     can, so vmeter left that to it: of the VMM's own start, its end and its guest's RAM nothing is known, \
-     only the console. Its times are those of a VMM that is traced";
+pub(crate) const UNTRACED: &str = "the command traces its VMM by ptrace(2), and only one tracer can, so \
+     vmeter does not: of the VMM's start, its end and its guest's RAM nothing is known, only its console, and \
+     times count from the command's exec. A VMM that is traced is slower";
 
 /// Said of a run that was made with nothing added.
 const AS_GIVEN: &str = "nothing was added to the command line";

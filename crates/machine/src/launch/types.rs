@@ -371,7 +371,7 @@ pub enum LaunchError {
     },
     /// The command traces what it starts, and vmeter traces it.
     #[error(
-        "{command} traces by ptrace(2), which one tracer at a time can: vmeter has it, to watch what it \
+        "{command} traces by ptrace(2), and only one tracer can: that is vmeter, to watch what it \
          launches ({said}). --watch none --no-inject leaves it to {command}"
     )]
     PtraceTaken {

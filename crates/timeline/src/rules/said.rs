@@ -13,7 +13,7 @@ use super::{to_rom, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
 use crate::landmarks::{is_linux, open_end};
-use crate::lines::{Line, BANNER};
+use crate::lines::{Line, BANNER, EXACT_NS};
 use crate::patterns::On;
 use crate::tree::{Fill, Growing, Node};
 use std::collections::HashSet;
@@ -89,7 +89,7 @@ fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
     if stamped.is_none() && first(&|l| l.console && l.text.starts_with(BANNER)).is_some() {
         return None;
     }
-    let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS);
+    let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= EXACT_NS);
     let entry = entry.map(|entry| entry.at.saturating_add(entry.error));
     let logged = first(&|l| l.on == On::Kernel && !l.console && l.timed);
     let image = found.best(Anchor::KernelFirst).map(|first| first.at);

@@ -7,6 +7,7 @@ use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
+use crate::booter::UNTRACED;
 use std::collections::BTreeSet;
 use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::Outcome;
@@ -99,9 +100,10 @@ impl BootReport<'_> {
     }
 
     /// True for a warning that is told whatever lines it takes: one on the whole result, on
-    /// how a run ended, or on which VMM it is of.
+    /// how a run ended, on which VMM it is of, or on how it was watched.
     fn is_told(&self, warning: &Notice) -> bool {
-        let of_end = [READS_LIKE_A_PANIC, SEVERAL].iter().any(|begin| warning.text.contains(begin));
+        let told = [READS_LIKE_A_PANIC, SEVERAL, UNTRACED];
+        let of_end = told.iter().any(|begin| warning.text.contains(begin));
         of_end || self.result.warnings.contains(&warning.text)
     }
 
