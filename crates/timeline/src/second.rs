@@ -9,6 +9,7 @@
 
 use crate::anchors::Stamp;
 use crate::authors::Authors;
+use crate::console::records;
 use crate::input::{Input, Seen};
 use crate::landmarks::{KERNEL_ENTRIES, MAPPED, STARTED, UNPACKED};
 use std::collections::HashSet;
@@ -145,6 +146,10 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
     let (init, _) = logged().find(|(_, text)| runs(text))?;
     let before = init.at.saturating_sub(init.error).saturating_sub(ARRIVES_WITHIN_NS);
     let own: HashSet<&str> = logged().map(|(_, text)| text).collect();
+    // A kernel that stamps nothing (printk.time=0) has the looks of a program.
+    if lines.iter().any(|line| line.stamp.is_none() && own.contains(line.text)) {
+        return None;
+    }
     let begun = seen.iter().position(|s| match s.what {
         What::Reached { symbol } => BEGUN.contains(&symbol.as_str()) && s.at + s.error < before,
         _ => false,
@@ -156,7 +161,7 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
             && line.at < before
             && line.stamp.is_none()
             && line.text.chars().any(char::is_alphanumeric)
-            && !own.contains(line.text)
+            && records(line.text).is_empty()
             && !begins_machine(line)
     };
     lines.iter().rfind(of_program).map(|line| line.index)
