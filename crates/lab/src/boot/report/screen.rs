@@ -187,7 +187,9 @@ impl BootReport<'_> {
 
     /// True if the VMM failed in every run: how long it took to fail is no part of a boot.
     fn never_ran(&self) -> bool {
-        let failed = |run: &AnalysedRun| matches!(run.record.outcome, Outcome::VmmFailed { .. });
+        let failed = |run: &AnalysedRun| {
+            run.record.runs_on || matches!(run.record.outcome, Outcome::VmmFailed { .. })
+        };
         self.result.runs.iter().all(failed)
     }
 
