@@ -13,7 +13,7 @@ use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
-use vmeter_model::Timeline;
+use vmeter_model::{Cause, Timeline};
 use vmeter_record::end::READS_LIKE_A_PANIC;
 use vmeter_record::run::SEVERAL;
 use vmeter_record::sources::vmm_threads;
@@ -188,7 +188,8 @@ impl BootReport<'_> {
     /// True if the VMM failed in every run: how long it took to fail is no part of a boot.
     fn never_ran(&self) -> bool {
         let failed = |run: &AnalysedRun| {
-            run.record.runs_on || matches!(run.record.outcome, Outcome::VmmFailed { .. })
+            let runs_on = run.record.end.as_ref().is_some_and(|end| end.cause == Cause::RunsOn);
+            runs_on || matches!(run.record.outcome, Outcome::VmmFailed { .. })
         };
         self.result.runs.iter().all(failed)
     }
