@@ -11,7 +11,8 @@ use crate::anchors::Stamp;
 use crate::authors::Authors;
 use crate::console::records;
 use crate::input::{Input, Seen};
-use crate::landmarks::{KERNEL_ENTRIES, MAPPED, STARTED, UNPACKED};
+use crate::landmarks::{KERNEL_ENTRIES, MAPPED, STARTED};
+use crate::rules::XEN;
 use std::collections::HashSet;
 use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
 use vmeter_model::{Ns, What};
@@ -24,8 +25,7 @@ const BANNER: &str = "Linux version ";
 /// What a kernel says before it executes its init.
 const RUNS_INIT: (&str, &str) = ("Run ", " as init process");
 /// What tells that a kernel has begun.
-const BEGUN: &[&str] =
-    &["startup_64", "x86_64_start_kernel", "start_kernel", MAPPED, STARTED, UNPACKED];
+const BEGUN: &[&str] = &["startup_64", "x86_64_start_kernel", "start_kernel", MAPPED, STARTED];
 /// What a kernel says before the machine is reset: firmware comes next.
 const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
 /// How firmware introduces itself on a console (SeaBIOS: src/sercon.c): all that is seen of a machine
@@ -134,7 +134,7 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
 }
 
 /// The last line of a program that came before the kernel whose log was read had executed its init,
-/// and after a kernel had begun: it is of another kernel's programs.
+/// and after a kernel had begun: it is of another kernel's programs. A hypervisor is none.
 fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
     let logged = || {
         seen.iter().filter_map(|s| match s.what {
@@ -163,6 +163,7 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
             && line.text.chars().any(char::is_alphanumeric)
             && records(line.text).is_empty()
             && !begins_machine(line)
+            && !line.text.starts_with(XEN)
     };
     lines.iter().rfind(of_program).map(|line| line.index)
 }

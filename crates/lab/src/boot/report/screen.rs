@@ -267,14 +267,14 @@ impl BootReport<'_> {
         let total = runs.iter().map(|run| seconds(run.record.total_ns)).sum::<f64>();
         let share = own.or_else(any)? / total.max(f64::MIN_POSITIVE);
         let who = match own {
-            Some(_) => "a thread of the VMM waited for a CPU in",
-            None => "some task of the host, perhaps not the VMM, waited for a CPU in",
+            Some(_) => "the VMM waited for a CPU in",
+            None => "some program waited for a CPU in",
         };
         let cpu: f64 =
             runs.iter().map(|run| run.record.usage.user_s + run.record.usage.system_s).sum();
         (share >= BUSY).then(|| {
             let text = format!(
-                "{who} {} of it; the VMM had {} of CPU",
+                "{who} {} of it; the VMM had {}",
                 percent(share.min(1.0)),
                 brief(cpu / runs.len() as f64),
             );
