@@ -24,8 +24,8 @@ const STARTS: &[&str] =
 const BANNER: &str = "Linux version ";
 /// What a kernel says before it executes its init.
 const RUNS_INIT: (&str, &str) = ("Run ", " as init process");
-/// What tells that a kernel has begun.
-const BEGUN: &[&str] = &["startup_64", "x86_64_start_kernel", "start_kernel", MAPPED, STARTED];
+/// What tells that a Linux kernel has begun.
+const BEGUN: &[&str] = &["startup_64", "x86_64_start_kernel", "start_kernel", STARTED];
 /// What a kernel says before the machine is reset: firmware comes next.
 const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
 /// How firmware introduces itself on a console (SeaBIOS: src/sercon.c): all that is seen of a machine
