@@ -318,7 +318,7 @@ fn two_vmms_are_said_to_be_two() {
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("more than one VMM ran"), "{said}");
-    assert!(said.contains("the one that ended this run may be another's"), "{said}");
+    assert!(said.contains("whose guest said it is not known"), "{said}");
     // One whose console is a file of its own shares it with nobody.
     let file = lab.path("console.log");
     let own = format!("{vmm} --for 1 -serial file:{} & sleep 0.3", text(&file));

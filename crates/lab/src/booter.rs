@@ -3,7 +3,7 @@
 use crate::boots::{BootRequest, Booter};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use vmeter_machine::backends::mock;
@@ -76,20 +76,44 @@ impl Booter for Recorder {
 }
 
 impl Recorder {
-    /// One boot; a `bare` one with nothing added.
+    /// One boot; a `bare` one with nothing added. A command that traces what it starts (strace, gdb)
+    /// is not traced itself.
     fn once(
         &self,
         prepared: &Prepared,
         request: &BootRequest<'_>,
         bare: bool,
     ) -> Result<RunRecord> {
+        let argv = prepared.machine.argv_text();
+        let tracers = || TRACERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let traces = tracers().contains(&argv);
+        let record = match self.recorded(prepared, request, (bare, !traces)) {
+            Err(LaunchError::PtraceTaken { .. }) => {
+                empty(request.dir).context("cannot make the run again")?;
+                tracers().insert(argv);
+                self.recorded(prepared, request, (bare, false))
+            }
+            first if traces => first,
+            first => return first.map_err(classify),
+        };
+        let record = record.map_err(classify)?;
+        Ok(record.with_note(Some(UNTRACED.to_owned())))
+    }
+
+    /// The same, as it went.
+    fn recorded(
+        &self,
+        prepared: &Prepared,
+        request: &BootRequest<'_>,
+        (bare, traced): (bool, bool),
+    ) -> Result<RunRecord, LaunchError> {
         let mut machine = prepared.machine.clone();
         let mut spec = prepared.session.spec.clone();
         if bare {
             (machine.may_inject, spec.no_inject) = (false, true);
             machine.console.clear();
         }
-        let stopper = Stopper::new().context("no descriptors left")?;
+        let stopper = Stopper::new().map_err(|error| LaunchError::Prepare { error })?;
         let _during = request.interrupt.during({
             let stopper = stopper.clone();
             move || stopper.stop(Reason::Interrupted)
@@ -121,10 +145,11 @@ impl Recorder {
                 until: prepared.until.clone(),
                 timeout: Some(prepared.timeout),
                 pin: self.pin.clone(),
+                traced,
             },
             &stopper,
         );
-        let mut record = record.map_err(classify)?;
+        let mut record = record?;
         record.steal_s = (vmeter_session::host::steal_s() - steal).max(0.0);
         let waited = vmeter_session::host::cpu_pressure_s().zip(pressure);
         record.cpu_pressure_s = waited.map(|(after, before)| (after - before).max(0.0));
@@ -132,6 +157,14 @@ impl Recorder {
         Ok(record)
     }
 }
+
+/// Command lines of this process that trace what they start.
+static TRACERS: Mutex<BTreeSet<Vec<String>>> = Mutex::new(BTreeSet::new());
+
+/// Said of a run of one.
+pub(crate) const UNTRACED: &str = "the command traces its VMM by ptrace(2), and only one tracer can, so \
+     vmeter does not: of the VMM's start, its end and its guest's RAM nothing is known, only its console, and \
+     times count from the command's exec. A VMM that is traced is slower";
 
 /// Said of a run that was made with nothing added.
 const AS_GIVEN: &str = "nothing was added to the command line";
@@ -206,7 +239,9 @@ fn play(script: &Script, prepared: &Prepared, request: &BootRequest<'_>) -> Resu
 
 fn classify(error: LaunchError) -> anyhow::Error {
     match error {
-        LaunchError::NoVmm { .. } => failure(Class::Answer, error),
+        LaunchError::NoVmm { .. } | LaunchError::PtraceTaken { .. } => {
+            failure(Class::Answer, error)
+        }
         LaunchError::Prepare { .. }
         | LaunchError::Follow { .. }
         | LaunchError::Unrecorded { .. } => host(error),

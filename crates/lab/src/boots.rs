@@ -4,6 +4,7 @@ use crate::words::{ended_text, last_words, was_killed};
 use anyhow::Result;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
 use vmeter_model::time::seconds;
+use vmeter_record::end::LEFT;
 use vmeter_session::{RunRequest, Runner};
 
 /// One boot to carry out.
@@ -43,6 +44,10 @@ impl Runner<PlannedRun> for Boots<'_> {
 
     fn was_interrupted(&self, run: &RunRecord) -> bool {
         run.outcome == Outcome::Interrupted
+    }
+
+    fn ended_with(&self, run: &RunRecord) -> Option<String> {
+        run.end.as_ref()?.evidence.split_once(LEFT).map(|(_, left)| left.to_owned())
     }
 }
 

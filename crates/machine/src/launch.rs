@@ -206,6 +206,7 @@ fn result(
         stops: seen.stops,
         let_go: seen.let_go,
         left_behind: seen.left_behind,
+        ended: seen.ended,
         runs_on: seen.runs_on,
         has_vmm: seen.has_vmm,
         asked: seen.asked,

@@ -40,6 +40,10 @@ vmeter_base::words! {
         /// vmeter ended it because its console said that the kernel panicked; the kernel's own
         /// log does not.
         Imitated = "imitated-panic",
+        /// The line that was waited for came on a console that several VMMs print to.
+        AnyVmm = "line-of-any-vmm",
+        /// The VMM went on when what had started it was over, and vmeter let go of it.
+        RunsOn = "vm-runs-on",
         /// The firmware said that it found nothing to boot.
         NothingToBoot = "nothing-to-boot",
         /// The timeout passed.
@@ -68,6 +72,8 @@ impl Cause {
             Cause::Quit => "the VMM was told to end, and not by its guest",
             Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
+            Cause::AnyVmm => "the line that was waited for came on a console that more than one VMM prints to, so whose guest said it is not known; a console in a file of its own (-serial file:FILE) tells",
+            Cause::RunsOn => "the VM runs on, and vmeter let go of it",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",
             Cause::Interrupted => "interrupted",

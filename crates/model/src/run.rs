@@ -201,6 +201,9 @@ pub struct RunRecord {
     /// What was launched ended well, and its VMM or another process of it was still there.
     #[serde(skip)]
     pub outlived: bool,
+    /// Its VMM went on after the run, and vmeter let go of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs_on: bool,
     /// `CLOCK_MONOTONIC` immediately before the VMM's `execve`, ns: time 0 of the run.
     pub exec_ns: Ns,
     /// End of the run after exec, ns: the VMM reaped, or the ready point.

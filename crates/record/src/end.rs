@@ -7,11 +7,14 @@
 //! console, which any program of the guest can print to.
 
 use crate::no_boot::{as_shown, says_nothing_to_boot};
-use crate::ready::Until;
+use crate::ready::{Until, WHOSE};
 use crate::sources::console::is_of_guest;
 use vmeter_machine::launch::{self, Exit, Left, Reason, Status};
 use vmeter_model::run::Outcome;
 use vmeter_model::{Cause, End};
+
+/// Parts what is said of an end from what became of the VM.
+pub const LEFT: &str = "; ";
 
 /// The line in which a kernel says why it panics.
 pub(crate) const PANIC: &str = "Kernel panic - not syncing";
@@ -126,6 +129,8 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
         | Cause::Quit
         | Cause::CutShort
         | Cause::Imitated
+        | Cause::AnyVmm
+        | Cause::RunsOn
         | Cause::NothingToBoot => Outcome::UnexpectedEnd { how: end.cause.sentence().into() },
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
@@ -141,7 +146,7 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
 fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
     let exit = run.exit;
     if let launch::End::Stopped { reason: Reason::Interrupted, .. } = exit.end {
-        return End::new(Cause::Interrupted, "a signal to vmeter");
+        return End::new(Cause::Interrupted, and_left(exit, "a signal to vmeter"));
     }
     match panicked(run, clues) {
         Panic::Is(evidence) => {
@@ -170,14 +175,14 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
     match &run.exit.end {
         launch::End::Stopped { reason, .. } => match reason {
             Reason::ReadyPoint => match vmm_that_runs_on(run.exit) {
-                Some(vmm) => End::new(Cause::Failure, let_go(vmm)),
+                Some(vmm) => End::new(Cause::RunsOn, let_go(vmm)),
                 None => End::new(Cause::Ready, run.until.to_string()),
             },
-            Reason::TimedOut => match vmm_that_runs_on(run.exit) {
-                Some(vmm) => End::new(Cause::TimedOut, format!("--timeout; {}", let_go(vmm))),
-                None => End::new(Cause::TimedOut, "--timeout"),
-            },
+            Reason::TimedOut => End::new(Cause::TimedOut, and_left(run.exit, "--timeout")),
             Reason::Interrupted => End::new(Cause::Interrupted, "a signal to vmeter"),
+            Reason::Other(why) if why == WHOSE => {
+                End::new(Cause::AnyVmm, format!("--until {}", run.until))
+            }
             Reason::Other(why) if why != PANIC => {
                 let said = clues.console.iter().rev().map(|line| as_shown(line));
                 let said = said.into_iter().find(|line| says_nothing_to_boot(line));
@@ -194,8 +199,10 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
 
 fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
     let exit = run.exit;
-    let left = exit.status.success() && !exit.left_behind.is_empty();
-    if left || vmm_that_runs_on(exit).is_some() {
+    if let Some(vmm) = vmm_that_runs_on(exit) {
+        return End::new(Cause::RunsOn, format!("{}; {}", exit.status, let_go(vmm)));
+    }
+    if exit.status.success() && !exit.left_behind.is_empty() {
         return End::new(Cause::Failure, left_behind(exit));
     }
     match exit.status {
@@ -374,6 +381,19 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
     } else if clues.paused {
         said = format!("{said}; the VMM had paused its guest");
     }
+    and_left(run.exit, &said)
+}
+
+/// What became of a VM that had left the session of what was launched, if a run ended early.
+fn and_left(exit: &Exit, what: &str) -> String {
+    let mut said = what.to_owned();
+    if !exit.ended.is_empty() {
+        let ended = exit.ended.join(", ");
+        said += &format!("{LEFT}vmeter ended {ended} too, since its launcher still ran");
+    }
+    if let Some(vmm) = vmm_that_runs_on(exit) {
+        said += &format!("{LEFT}{} (pid {}) runs on: vmeter let go of it", vmm.name, vmm.pid);
+    }
     said
 }
 
@@ -385,25 +405,21 @@ fn vmm_that_runs_on(exit: &Exit) -> Option<&Left> {
 /// What is said of it: another run would start another VM.
 fn let_go(vmm: &Left) -> String {
     format!(
-        "its VMM {} (pid {}) runs on. Its launcher left it there, or gave it a session of its own, so \
-         vmeter let go of it. End it yourself, or have vmeter end it with each run by --end-vm. \
-         A run is measured from the exec of what is launched to its end: leave -daemonize and setsid \
-         out, or let a wrapper wait for its VMM",
+        "{} (pid {}): its launcher left it there, or gave it a session of its own. End it yourself, or have \
+         vmeter end it with each run by --end-vm. A run is measured from the exec of what is launched to \
+         its end: leave -daemonize and setsid out, or let a wrapper wait for its VMM",
         vmm.name, vmm.pid
     )
 }
 
-/// A VMM that went on behind the process that was launched was not measured.
+/// What was vmeter's own and went on behind the process that was launched.
 fn left_behind(exit: &Exit) -> String {
-    match vmm_that_runs_on(exit) {
-        Some(vmm) => format!("{}, but {}", exit.status, let_go(vmm)),
-        None => format!(
-            "{}, but left running behind it: {} (ended now). A run is measured from the exec of \
-             what is launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
-            exit.status,
-            exit.left_behind.join(", ")
-        ),
-    }
+    format!(
+        "{}, but left running behind it: {} (ended now). A run is measured from the exec of what is \
+         launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
+        exit.status,
+        exit.left_behind.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -436,6 +452,7 @@ mod tests {
             others_print: false,
             was_stopped: false,
             let_go: false,
+            ended: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a VMM writes into a pipe that it was handed, kept in the run's folder.
 
 use crate::recorder::{self, Recorder, SourceError};
-use crate::stamped::{self, Dropped, Stamper, Tap, Totals};
+use crate::stamped::{self, Dropped, Input, Stamper, Tap, Totals};
 use rustix::event::Timespec;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,11 @@ impl Piped {
         let both = std::fs::File::options().read(true).write(true).open(pipe).map_err(io)?;
         self.stamper = Some(Stamper::paced(both.into(), &self.path, None, pace).map_err(io)?);
         Ok(())
+    }
+
+    /// Where else than on the pipe bytes can be given to it, once it began.
+    pub fn input(&self) -> Option<Input> {
+        self.stamper.as_ref().map(Stamper::input)
     }
 
     /// Reads what is still in the pipe, and no more after it.

@@ -110,18 +110,42 @@ pub struct ConsoleWatch {
     state: Mutex<State>,
 }
 
+/// What ends a run at a line of which nobody knows who said it.
+pub const WHOSE: &str = "a line of one of several VMMs";
+
 struct State {
     reached: Option<(Ns, String)>,
     callback: Option<Callback>,
     /// What was seen after the match.
     since: u64,
+    /// Others print there as well.
+    is_doubted: bool,
+    /// What to do at a match that may be another's.
+    in_doubt: Option<Callback>,
 }
 
 impl ConsoleWatch {
     /// Watches for `pattern`; `callback` gets the stamp of the line.
     pub fn new(pattern: Regex, callback: Callback) -> Self {
-        let state = State { reached: None, callback: Some(callback), since: 0 };
+        let state = State {
+            reached: None,
+            callback: Some(callback),
+            since: 0,
+            is_doubted: false,
+            in_doubt: None,
+        };
         ConsoleWatch { pattern, state: Mutex::new(state) }
+    }
+
+    /// The same, with what to do at a match that may be another guest's ([`Self::doubt`]).
+    pub fn or_in_doubt(self, in_doubt: Callback) -> Self {
+        self.lock().in_doubt = Some(in_doubt);
+        self
+    }
+
+    /// Another VMM prints to the same console from now on: whose a line is is not known.
+    pub fn doubt(&self) {
+        self.lock().is_doubted = true;
     }
 
     /// As [`ConsoleWatch::new`], but it calls back only once the console was silent for so
@@ -148,6 +172,11 @@ impl ConsoleWatch {
         }
         let Some(found) = self.pattern.find(&line.text) else { return };
         let at = line.at(found.start());
+        if state.is_doubted {
+            let in_doubt = state.in_doubt.take();
+            drop(state);
+            return in_doubt.into_iter().for_each(|call| call(at));
+        }
         state.reached = Some((at, line.text.clone()));
         let callback = state.callback.take();
         drop(state);
@@ -207,6 +236,25 @@ mod tests {
             (watch.reached(), sum.load(Ordering::Relaxed)),
             (Some((2, "host login:".into())), 2)
         );
+    }
+
+    #[test]
+    fn a_line_that_may_be_anothers_is_no_ready_point() {
+        let (ready, doubt) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicI64::new(0)));
+        let call = |count: &Arc<AtomicI64>| -> Callback {
+            let count = count.clone();
+            Box::new(move |_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let watch = ConsoleWatch::new(Regex::new("ready").unwrap(), call(&ready));
+        let watch = watch.or_in_doubt(call(&doubt));
+        watch.doubt();
+        for _ in 0..2 {
+            watch.see(&Line { start: 1, end: 1, text: "ready".into(), later: Vec::new() });
+        }
+        let counts = (ready.load(Ordering::Relaxed), doubt.load(Ordering::Relaxed));
+        assert_eq!((counts, watch.reached()), ((0, 1), None));
     }
 
     #[test]

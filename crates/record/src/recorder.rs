@@ -1,6 +1,7 @@
 //! What a recorder is: one kind of recording, made live and read again later.
 
 use crate::end::Clues;
+use crate::stamped::Input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -258,6 +259,17 @@ pub trait Live {
     /// True if a sign of a guest was seen so far.
     fn has_seen_guest(&self) -> bool {
         false
+    }
+
+    /// Where lines of the console that come by other ways than its pipe are to go.
+    fn input(&self) -> Option<Input> {
+        None
+    }
+
+    /// Another VMM prints to the console's pipe from now on; `apart` says that this one's lines
+    /// come by another way.
+    fn shared(&mut self, apart: bool) {
+        let _ = apart;
     }
 
     /// The VMM has ended, and its run is about to be judged: read what is left of what it wrote.

@@ -5,7 +5,7 @@ use crate::end::{self, Clues, Judged, PANIC};
 use crate::loader_file;
 use crate::no_boot::{as_shown, NOTHING_TO_BOOT};
 use crate::own_failures::OwnFailures;
-use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS};
+use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS, WHOSE};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources::{self, console, firmware};
 use crate::stamped;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vmeter_machine::argv::console_file;
+use vmeter_machine::argv::{console_file, is_same_for_all};
 use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reason};
 use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
@@ -68,6 +68,8 @@ pub struct Request<'a> {
     pub timeout: Option<Duration>,
     /// CPUs the VMM may use; empty for all.
     pub pin: Vec<usize>,
+    /// False for a command that traces its VMM itself.
+    pub traced: bool,
 }
 
 /// Boots once and records it into the context's folder. `stopper` ends it early.
@@ -94,6 +96,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let wrapped = request.plan.dialect.is_none();
     let is_probe = request.plan.dialect.is_some_and(|vmm| vmm.is_probe(&request.plan.argv));
     let mode = match request.context.watch {
+        _ if !request.traced => Mode::Plain,
         // Its memory can be looked at while it is stopped at its end.
         WatchLevel::None if !request.context.memory => match wrapped {
             true if !request.context.spec.no_inject => Mode::Started,
@@ -116,7 +119,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     let heard = matches!(request.until, Until::GuestBooted).then(|| request.context.ready.clone());
     let stderr = heard.flatten().map(|watch| (stamped::LineCutter::default(), watch));
     let plan = std::mem::take(&mut request.plan);
-    let file = wrapped::file_console(&plan, &mut warnings);
+    let file = wrapped::file_console(&plan, &lives, &mut warnings);
     let words: &[&str] = if told.is_some() { &[SYSTEMD_SAYS] } else { &[] };
     let wrapped = wrapped.then(|| Wrapped {
         context: &request.context,
@@ -131,9 +134,14 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         wrapped,
         found: None,
         file,
+        looked: Vec::new(),
     };
     let exit = launch::run(plan, &options, stopper, &mut hooks)?;
-    let found = hooks.found.take();
+    if let Some(said) = wants_ptrace(&exit) {
+        let command = argv.first().cloned().unwrap_or_default();
+        return Err(LaunchError::PtraceTaken { command, said });
+    }
+    let (found, mut looked) = (hooks.found.take(), std::mem::take(&mut hooks.looked));
     // A launcher's VMM is known once it ran.
     if let Some(found) = &found {
         (request.context.vmm, request.context.accel) = (found.vmm, found.accel);
@@ -163,6 +171,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         argv,
         injected,
         outlived: false,
+        runs_on: exit.runs_on.iter().any(|left| left.is_vmm),
         exec_ns: exit.exec_ns,
         total_ns: exit.total_ns,
         looked_ns: exit.looked_ns,
@@ -179,6 +188,12 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         warnings: Vec::new(),
         marks: request.context.spec.mark.clone(),
     };
+    if record.runs_on {
+        // The end of a process that started the VMM is none of the VMM.
+        record.moments.retain(|(_, m)| !matches!(m, Moment::VmmExiting | Moment::WrapperResumed));
+    } else {
+        warnings.append(&mut looked);
+    }
     add_moments(&mut record, &exit, request.context.ready.as_deref());
     for recorder in sources::all() {
         if record.sources.iter().any(|source| source.name == recorder.name()) {
@@ -186,7 +201,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         }
     }
     record.moments.sort_by_key(|(at, _)| *at);
-    let file = found.as_ref().is_some_and(|found| console_file(&found.argv).is_some());
+    let file = found.as_ref().and_then(|found| console_file(&found.argv));
+    let file = file.is_some_and(|(file, _)| is_same_for_all(file));
     say_of_others((&exit, exit.others_print && !file), &mut record.sources, &mut warnings);
     let killed = oom_kills().saturating_sub(killed_before);
     let (judged, saw_guest) = judged(&request, &record, &exit, (ends_by_reset, killed));
@@ -241,11 +257,12 @@ fn tell_systemd(request: &mut Request<'_>) -> Option<bool> {
 /// Sets up what ends the run from the console: the ready point and a panic that hangs.
 fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
     request.context.ready = request.until.pattern().map(|pattern| {
-        let stopper = stopper.clone();
-        Arc::new(ConsoleWatch::new(
-            pattern,
-            Box::new(move |at| stopper.stop_at(Reason::ReadyPoint, at)),
-        ))
+        let stop = |reason| {
+            let stopper = stopper.clone();
+            Box::new(move |at| stopper.stop_at(reason, at))
+        };
+        let watch = ConsoleWatch::new(pattern, stop(Reason::ReadyPoint));
+        Arc::new(watch.or_in_doubt(stop(Reason::Other(WHOSE.into()))))
     });
     if request.context.watch != WatchLevel::None {
         for (pattern, reason) in [(PANIC_END, PANIC), (NOTHING_TO_BOOT, NOTHING_TO_BOOT)] {
@@ -318,6 +335,8 @@ struct Attached<'a, 'b> {
     found: Option<Found>,
     /// The console of a VMM that is executed at once, if that is a file.
     file: Option<Follows>,
+    /// What could not be read at its end.
+    looked: Vec<String>,
 }
 
 impl Attached<'_, '_> {
@@ -341,6 +360,13 @@ impl Hooks for Attached<'_, '_> {
         }
     }
 
+    fn on_other(&mut self, prints: bool) {
+        let apart = self.file.is_some() || self.found.as_ref().is_some_and(Found::has_file);
+        if prints {
+            self.lives.iter_mut().for_each(|(_, live)| live.shared(apart));
+        }
+    }
+
     fn has_seen_guest(&mut self) -> bool {
         self.lives.iter().any(|(_, live)| live.has_seen_guest())
     }
@@ -350,14 +376,15 @@ impl Hooks for Attached<'_, '_> {
     }
 
     fn on_exiting(&mut self, tracee: &Tracee) {
+        let before = self.warnings.len();
         self.each(|live| live.exiting(tracee));
+        self.looked.extend(self.warnings.drain(before..));
     }
 
     fn on_stderr(&mut self, at: Ns, bytes: &[u8]) {
         if self.found.as_ref().is_some_and(|found| found.on_stderr) {
             if let Some(output) = self.wrapped.as_ref().and_then(|w| w.output.as_ref()) {
-                // What is not taken is not seen on the console; the rest is.
-                let _ = rustix::io::write(output, bytes);
+                wrapped::sink(self.lives, Some(output)).into_iter().for_each(|mut put| put(bytes));
             }
         }
         let Some((cutter, watch)) = &mut self.stderr else { return };
@@ -462,6 +489,16 @@ fn judged(
     (judged, saw_guest)
 }
 
+/// The line in which what was launched says that it cannot trace, because vmeter does.
+fn wants_ptrace(exit: &Exit) -> Option<String> {
+    let is_refusal = |line: &&str| {
+        line.to_ascii_lowercase().contains("ptrace") && line.contains("Operation not permitted")
+    };
+    let watched = exit.ptrace == launch::Ptrace::Used && !exit.has_vmm;
+    let said = exit.stderr_tail.lines().rfind(is_refusal)?;
+    (watched && exit.end == launch::End::ByItself).then(|| said.trim().to_owned())
+}
+
 /// What to do where a daemon was asked, and where nobody was.
 const OF_DAEMON: &str =
     "A VM that a daemon starts is none of its processes: vmeter boot --next -- COMMAND follows it from \
@@ -504,14 +541,9 @@ fn say_of_others(
     }
     let first = exit.vmm.as_deref().unwrap_or("the first");
     let others = exit.others.join(", ");
-    let ready = matches!(&exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
-    let lines = match (shared, ready) {
-        (false, _) => "",
-        (true, false) => "; they print to one console, so that none of its lines counts",
-        (true, true) => {
-            "; they print to one console, so that none of its lines counts, and the one that ended \
-             this run may be another's"
-        }
+    let lines = match shared {
+        false => "",
+        true => "; they print to one console, so that none of its lines counts",
     };
     if shared {
         sources.retain(|source| source.name != console::NAME);

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use vmeter_model::Ns;
 
@@ -41,6 +42,57 @@ pub type Tap = Box<dyn FnMut(Ns, &[u8]) + Send>;
 pub struct Stamper {
     thread: JoinHandle<io::Result<Totals>>,
     stop: OwnedFd,
+    input: Input,
+}
+
+/// Where what arrives is kept: over the pipe, or by other ways ([`Input::push`]).
+#[derive(Clone)]
+pub struct Input(Arc<Mutex<Keeper>>);
+
+struct Keeper {
+    file: BufWriter<File>,
+    totals: Totals,
+    tap: Option<Tap>,
+    /// What comes over the pipe is left out.
+    is_shut: bool,
+}
+
+impl Keeper {
+    fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let at = monotonic();
+        keep(&mut self.file, &mut self.totals, at, bytes)?;
+        if let Some(tap) = &mut self.tap {
+            tap(at, bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Input {
+    /// Stamps and keeps bytes that did not come over the pipe.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn push(&self, bytes: &[u8]) -> io::Result<()> {
+        self.lock().keep(bytes)
+    }
+
+    /// Leaves out what comes over the pipe from now on: others write to it as well.
+    pub fn shut_pipe(&self) {
+        self.lock().is_shut = true;
+    }
+
+    fn piped(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut keeper = self.lock();
+        if keeper.is_shut {
+            return Ok(());
+        }
+        keeper.keep(bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Keeper> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a [`Stamper`] saw.
@@ -79,10 +131,18 @@ impl Stamper {
         file.write_all(HEADER)?;
         let (stop_read, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
+        let keeper = Keeper { file, totals: Totals::default(), tap, is_shut: false };
+        let input = Input(Arc::new(Mutex::new(keeper)));
+        let keeps = input.clone();
         let thread = std::thread::Builder::new()
             .name("stamper".into())
-            .spawn(move || copy(&pipe, &stop_read, file, tap, pace))?;
-        Ok(Stamper { thread, stop })
+            .spawn(move || copy(&pipe, &stop_read, &keeps, pace))?;
+        Ok(Stamper { thread, stop, input })
+    }
+
+    /// Where else than on the pipe bytes can be given to it.
+    pub fn input(&self) -> Input {
+        self.input.clone()
     }
 
     /// Reads what is still in the pipe, then ends the thread.
@@ -100,22 +160,16 @@ impl Stamper {
 fn copy(
     pipe: &OwnedFd,
     stop: &OwnedFd,
-    mut file: BufWriter<File>,
-    mut tap: Option<Tap>,
+    input: &Input,
     pace: Option<Timespec>,
 ) -> io::Result<Totals> {
-    let mut totals = Totals::default();
     let mut buffer = vec![0_u8; 64 << 10];
     let mut stopping = false;
     loop {
         match rustix::io::read(pipe, &mut buffer) {
             Ok(0) => break,
             Ok(n) => {
-                let at = monotonic();
-                keep(&mut file, &mut totals, at, &buffer[..n])?;
-                if let Some(tap) = &mut tap {
-                    tap(at, &buffer[..n]);
-                }
+                input.piped(&buffer[..n])?;
                 if let (Some(pace), false) = (&pace, stopping) {
                     stopping = let_gather(stop, pace)?;
                 }
@@ -126,8 +180,9 @@ fn copy(
             Err(error) => return Err(error.into()),
         }
     }
-    file.flush()?;
-    Ok(totals)
+    let mut keeper = input.lock();
+    keeper.file.flush()?;
+    Ok(keeper.totals)
 }
 
 /// Lets a burst gather in the pipe; true if asked to stop meanwhile.

@@ -26,6 +26,19 @@ use vmeter_model::Accel;
 /// Attached sources, by name.
 pub(crate) type Lives = Vec<(&'static str, Box<dyn Live>)>;
 
+/// Where what a console's file holds is to go.
+type Sink = Box<dyn FnMut(&[u8]) + Send>;
+
+/// Of the attached console; of one that nobody reads while it runs, its file.
+pub(crate) fn sink(lives: &Lives, output: Option<&OwnedFd>) -> Option<Sink> {
+    // What is not taken is not seen on the console; the rest is.
+    if let Some(input) = lives.iter().find_map(|(_, live)| live.input()) {
+        return Some(Box::new(move |bytes| drop(input.push(bytes))));
+    }
+    let mut file = File::from(output?.try_clone().ok()?);
+    Some(Box::new(move |bytes| drop(file.write_all(bytes))))
+}
+
 /// How often a console that goes to a file is looked at.
 const FILE_EVERY: Duration = Duration::from_millis(1);
 
@@ -48,6 +61,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// True if its console is read in a file.
+    pub fn has_file(&self) -> bool {
+        self.follows.is_some()
+    }
+
     /// Reads a console in a file to its end, and no more after it.
     pub fn read_file(&mut self) {
         self.follows = None;
@@ -109,12 +127,12 @@ impl Found {
                 let path = file.and_then(|(file, _)| path_of(pid, file));
                 let is_file = |path: &PathBuf| path.metadata().map_or(true, |m| m.is_file());
                 on_stderr = path.as_ref().is_some_and(|path| is_stderr(pid, path));
-                match (path.filter(is_file), output.and_then(|fd| fd.try_clone().ok())) {
+                match (path.filter(is_file), sink(lives, output)) {
                     _ if on_stderr => {}
-                    (Some(path), Some(output)) => {
+                    (Some(path), Some(sink)) => {
                         warnings.push(read_there(&path));
                         let appends = file.is_some_and(|(_, appends)| appends);
-                        follows = Some(Follows::start(path, appends, output));
+                        follows = Some(Follows::start(path, appends, sink));
                     }
                     _ => elsewhere = Some(format!("its lines are not seen: {mend}")),
                 }
@@ -242,14 +260,18 @@ fn reaches(pid: i32, folder: &Path) -> bool {
 }
 
 /// The console in a file of a VMM that vmeter executes itself; none if it goes elsewhere.
-pub(crate) fn file_console(plan: &LaunchPlan, warnings: &mut Vec<String>) -> Option<Follows> {
+pub(crate) fn file_console(
+    plan: &LaunchPlan,
+    lives: &Lives,
+    warnings: &mut Vec<String>,
+) -> Option<Follows> {
     let Console::Elsewhere(_) = plan.dialect?.read(&plan.argv).console else { return None };
     let (file, appends) = argv::console_file(&plan.argv)?;
     let path = std::path::absolute(file).ok().filter(|_| argv::is_same_for_all(file))?;
-    let output = plan.stdout.as_ref()?.try_clone().ok()?;
+    let sink = sink(lives, plan.stdout.as_ref())?;
     path.metadata().map_or(true, |found| found.is_file()).then(|| {
         warnings.push(read_there(&path));
-        Follows::start(path, appends, output)
+        Follows::start(path, appends, sink)
     })
 }
 
@@ -270,12 +292,11 @@ pub(crate) struct Follows {
 
 impl Follows {
     /// Of a file that the VMM is about to open: it empties it, unless it appends.
-    fn start(path: PathBuf, appends: bool, output: OwnedFd) -> Self {
+    fn start(path: PathBuf, appends: bool, mut sink: Sink) -> Self {
         let before = path.metadata().map(|m| (m.ino(), m.len(), m.mtime(), m.mtime_nsec())).ok();
         let stop = Arc::new(AtomicBool::new(false));
         let ends = stop.clone();
         let copy = move || {
-            let mut output = File::from(output);
             let mut at = before.filter(|_| appends).map_or(0, |(_, length, ..)| length);
             let mut is_new = before.is_none();
             loop {
@@ -284,7 +305,7 @@ impl Follows {
                 if let Ok(now) = path.metadata() {
                     is_new |= before != Some((now.ino(), now.len(), now.mtime(), now.mtime_nsec()));
                     if is_new && now.len() > at {
-                        at += grown(&path, at, &mut output).unwrap_or(0);
+                        at += grown(&path, at, &mut sink).unwrap_or(0);
                     } else if now.len() < at {
                         at = 0;
                     }
@@ -309,11 +330,11 @@ impl Drop for Follows {
     }
 }
 
-fn grown(path: &Path, at: u64, output: &mut File) -> std::io::Result<u64> {
+fn grown(path: &Path, at: u64, sink: &mut Sink) -> std::io::Result<u64> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::new();
     file.take(1 << 20).read_to_end(&mut bytes)?;
-    output.write_all(&bytes)?;
+    sink(&bytes);
     Ok(bytes.len() as u64)
 }

@@ -67,6 +67,7 @@ fn boot(kernel: &Path, dir: &Path) -> RunRecord {
         until: Until::PowerOff,
         timeout: Some(Duration::from_secs(120)),
         pin: Vec::new(),
+        traced: true,
     };
     run(request, &Stopper::new().unwrap()).unwrap()
 }

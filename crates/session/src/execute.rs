@@ -83,6 +83,12 @@ pub trait Runner<P> {
         let _ = run;
         false
     }
+
+    /// What ended with a run that was interrupted, if that is not what anybody would expect.
+    fn ended_with(&self, run: &Self::Run) -> Option<String> {
+        let _ = run;
+        None
+    }
 }
 
 /// Carries out what is left of the session's plan. A run that is on disk is
@@ -211,9 +217,15 @@ fn attempt<P: Planned, R: Runner<P>>(
     let request = RunRequest { dir: &dir, index, machine, planned, seed, interrupt };
     match runner.run(&request) {
         Ok(run) if !runner.was_interrupted(&run) && !interrupt.is_raised() => Ok(run),
+        Ok(run) => {
+            let error = stopped(session, index);
+            Err(match runner.ended_with(&run) {
+                Some(ended) => failure(Class::Interrupted, format!("{error}; {ended}")),
+                None => error,
+            })
+        }
         // What goes wrong once the user wants it to end is no news.
-        _ if interrupt.is_raised() => Err(stopped(session, index)),
-        Ok(_) => Err(stopped(session, index)),
+        Err(_) if interrupt.is_raised() => Err(stopped(session, index)),
         Err(error) => {
             session.discard_run(index);
             session.check_there()?;

@@ -128,6 +128,7 @@ fn record(argv: &[String], kernel: &Path, cache: &Path, dir: &Path) -> RunRecord
         until: Until::PowerOff,
         timeout: Some(Duration::from_secs(60)),
         pin: Vec::new(),
+        traced: true,
     };
     run(request, &Stopper::new().expect("an eventfd")).expect("it starts")
 }

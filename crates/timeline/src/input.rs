@@ -69,7 +69,8 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     // A run that ends at its ready point is followed by events of the same boot.
     let is = |moment: Moment| run.moment(&moment).is_some();
     // A VMM that was let go of goes on, and so does its log.
-    let ran_on = is(Moment::VmmExec) && !is(Moment::VmmExiting) && !is(Moment::WrapperResumed);
+    let ran_on = run.runs_on
+        || is(Moment::VmmExec) && !is(Moment::VmmExiting) && !is(Moment::WrapperResumed);
     let ended_early = ran_on
         || run.looked_at().is_some()
         || events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));

@@ -3,7 +3,9 @@
 
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
-use crate::input::Seen;
+use crate::input::{by_guest, Seen, RESET_VECTOR};
+use crate::lines::Line;
+use crate::patterns::On;
 use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::{Ns, What};
 
@@ -46,6 +48,23 @@ pub(crate) const WAY: &[&str] = &[
     IMAGE_MOVING,
     STARTED,
 ];
+
+/// Addresses that whatever is booted runs at.
+const OF_ANY_IMAGE: &[&str] =
+    &[RESET_VECTOR, BOOT_SECTOR, ALIGNED_ENTRY, MAPPED, IMAGE_LOADING, IMAGE_LOADED, IMAGE_MOVING];
+
+/// True if anything shows that Linux was booted: a line of its log, a record of its trace, an
+/// address of its own. What else is booted (a memory test, a unikernel) has no user space that is
+/// known.
+pub(crate) fn is_linux(facts: &Facts<'_>) -> bool {
+    let of_kernel =
+        |line: &Line<'_>| !line.console || line.stamp.is_some() || line.text.starts_with(BANNER);
+    let traced = |s: &Seen<'_>| by_guest(s.what) && !matches!(s.what, What::Reached { .. });
+    facts.log_unplaced > 0
+        || facts.lines.iter().any(|line| line.on == On::Kernel && of_kernel(line))
+        || facts.seen.iter().any(traced)
+        || facts.reached.iter().any(|(symbol, _)| !OF_ANY_IMAGE.contains(symbol))
+}
 
 /// Entry point of a kernel that QEMU has put into memory already (PVH).
 const KERNEL_ENTRY: u32 = 0x10;

@@ -2,6 +2,7 @@
 
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::facts::Facts;
+use crate::landmarks::is_linux;
 use crate::lines::{Line, EARLY_CLOCK_ERROR_NS};
 use crate::second::By;
 use vmeter_model::run::WatchLevel;
@@ -19,14 +20,14 @@ pub(crate) fn explain(
     anchors: &Anchors<'_>,
     run: &RunRecord,
 ) -> Vec<String> {
-    if run.watch == WatchLevel::None {
+    if run.watch == WatchLevel::None || run.runs_on {
         return Vec::new();
     }
     let shortest = timeline.total as f64 * WORTH_A_WORD;
     let unexplained = timeline.leaves().filter(|s| s.name == UNATTRIBUTED);
     let mut of_reason: Vec<(String, Vec<&Span>)> = Vec::new();
     for span in unexplained {
-        let why = match reason(anchors, span.start, span.end) {
+        let why = match reason((facts, anchors), span.start, span.end) {
             KERNEL_UNSEEN => of_kernel(facts, run),
             why => why.to_owned(),
         };
@@ -183,7 +184,7 @@ fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> String {
 }
 
 /// Which anchors lie in a stretch unseen, in words.
-fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
+fn reason((facts, anchors): (&Facts<'_>, &Anchors<'_>), start: i64, end: i64) -> &'static str {
     let before = |a: Anchor| anchors.get(a).is_some_and(|s| s.at <= start);
     let after = |a: Anchor| anchors.get(a).is_some_and(|s| s.at >= end);
     let last = Anchor::ALL.into_iter().filter(|a| before(*a)).max();
@@ -193,6 +194,11 @@ fn reason(anchors: &Anchors<'_>, start: i64, end: i64) -> &'static str {
         None | Some(Anchor::Wrapper) => "the VMM's start was not seen (no ptrace)",
         Some(Anchor::ExecDone | Anchor::Main | Anchor::Waits) => {
             "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
+        }
+        Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress)
+            if next.is_none_or(|next| next > Anchor::Panic) && !is_linux(facts) =>
+        {
+            "what was booted showed no sign of Linux (no kernel log or trace), so nothing tells its parts"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"

@@ -3,12 +3,17 @@
 //!
 //! What comes from there on is nothing of the first kernel's, whatever it reads like. The first says
 //! so (kernel: kernel/kexec_core.c, `kernel_kexec`), or the second introduces itself with a clock that
-//! begins anew and goes on at the pace of a clock; an old log that somebody prints again rushes.
+//! begins anew and goes on at the pace of a clock; an old log that somebody prints again rushes. One
+//! whose console shows nothing of that (`quiet`, hvc0) has its log in RAM, which begins when programs
+//! of the first had spoken.
 
 use crate::anchors::Stamp;
 use crate::authors::Authors;
+use crate::console::records;
 use crate::input::{Input, Seen};
-use crate::landmarks::{KERNEL_ENTRIES, MAPPED};
+use crate::landmarks::{KERNEL_ENTRIES, MAPPED, STARTED};
+use crate::rules::XEN;
+use std::collections::HashSet;
 use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
 use vmeter_model::{Ns, What};
 
@@ -17,6 +22,10 @@ const STARTS: &[&str] =
     &["kexec_core: Starting new kernel", "kexec: Starting new kernel", "Starting new kernel"];
 /// How a kernel introduces itself.
 const BANNER: &str = "Linux version ";
+/// What a kernel says before it executes its init.
+const RUNS_INIT: (&str, &str) = ("Run ", " as init process");
+/// What tells that a Linux kernel has begun.
+const BEGUN: &[&str] = &["startup_64", "x86_64_start_kernel", "start_kernel", STARTED];
 /// What a kernel says before the machine is reset: firmware comes next.
 const RESETS: &[&str] = &["reboot: Restarting system", "reboot: machine restart"];
 /// How firmware introduces itself on a console (SeaBIOS: src/sercon.c): all that is seen of a machine
@@ -119,8 +128,44 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
     if let Some(first) = [said, reset].into_iter().flatten().min_by_key(|(index, _)| *index) {
         return Some(first);
     }
-    let banner = (1..lines.len()).find(|at| begins_anew(&lines, *at))?;
-    Some((lines[banner].index.checked_sub(1)?, By::Silent))
+    let banner = || (1..lines.len()).find(|at| begins_anew(&lines, *at));
+    let index = by_log(seen, &lines).or_else(|| lines[banner()?].index.checked_sub(1))?;
+    Some((index, By::Silent))
+}
+
+/// The last line of a program that came before the kernel whose log was read had executed its init,
+/// and after a kernel had begun: it is of another kernel's programs. A hypervisor is none.
+fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
+    let logged = || {
+        seen.iter().filter_map(|s| match s.what {
+            What::KernelLine { text, by_program: false } => Some((s, text.trim_end())),
+            _ => None,
+        })
+    };
+    let runs = |text: &str| text.starts_with(RUNS_INIT.0) && text.ends_with(RUNS_INIT.1);
+    let (init, _) = logged().find(|(_, text)| runs(text))?;
+    let before = init.at.saturating_sub(init.error).saturating_sub(ARRIVES_WITHIN_NS);
+    let own: HashSet<&str> = logged().map(|(_, text)| text).collect();
+    // A kernel that stamps nothing (printk.time=0) has the looks of a program.
+    if lines.iter().any(|line| line.stamp.is_none() && own.contains(line.text)) {
+        return None;
+    }
+    let begun = seen.iter().position(|s| match s.what {
+        What::Reached { symbol } => BEGUN.contains(&symbol.as_str()) && s.at + s.error < before,
+        _ => false,
+    });
+    let stamped = lines.iter().find(|line| line.stamp.is_some()).map(|line| line.index);
+    let ran = begun.into_iter().chain(stamped).min()?;
+    let of_program = |line: &&Line<'_>| {
+        line.index > ran
+            && line.at < before
+            && line.stamp.is_none()
+            && line.text.chars().any(char::is_alphanumeric)
+            && records(line.text).is_empty()
+            && !begins_machine(line)
+            && !line.text.starts_with(XEN)
+    };
+    lines.iter().rfind(of_program).map(|line| line.index)
 }
 
 /// The last event before the machine was reset, by the VMM's own word, once a kernel had run: a

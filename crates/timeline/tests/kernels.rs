@@ -112,6 +112,23 @@ fn lines_of_a_guest_whose_kernel_was_not_seen_count() {
     assert!(span(&monitor, "guest").is_none());
 }
 
+/// What a firmware hands over to need not be Linux: user space is Linux's alone.
+#[test]
+fn a_guest_without_a_sign_of_linux_has_no_user_space() {
+    let firmware =
+        |at, text: &str| event(at * MS, MS, "firmware", What::FirmwareLine { text: text.into() });
+    let mut events = guest(PROGRAMS);
+    events.push(firmware(100, "SeaBIOS (version 1.16.2)"));
+    events.push(firmware(900, "Booting from ROM..."));
+    events.push(firmware(910, "Booting from cb00:0054"));
+    let memory_test = timeline(&events);
+    assert_eq!(bounds(&memory_test, "guest"), Some((4_000, 8_999)), "{:?}", memory_test.spans);
+    assert!(!memory_test.spans.iter().any(|s| s.name.contains("userspace")));
+    // The same lines after a kernel's one are programs'.
+    events.push(logged(2_000, 1, "smp: Bringing up secondary CPUs"));
+    assert_eq!(bounds(&timeline(&events), "userspace"), Some((4_000, 8_999)));
+}
+
 #[test]
 fn a_second_boot_without_a_banner_is_no_shutdown() {
     // Both kernels find their console late, and print no more than comes then.

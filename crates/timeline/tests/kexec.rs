@@ -94,6 +94,47 @@ fn an_old_log_that_is_printed_again_is_no_second_kernel() {
     assert!(timeline.warnings.iter().any(|w| w.contains("are older")), "{:?}", timeline.warnings);
 }
 
+/// A second kernel whose console comes late (hvc0, a module's) and is quiet: its log in RAM says that the
+/// first had programs. Real figures, in ms.
+#[test]
+fn a_second_kernel_that_only_its_log_shows_is_no_part_of_the_first() {
+    let line = |at: Ns, text: &str| console(at * MS, text);
+    let started = |at: Ns| {
+        let what = What::Reached { symbol: "kernel-started".into() };
+        event(at * MS, 12 * MS, "guest-pages", what)
+    };
+    let logged = |at: Ns, error: Ns, text: &str| {
+        let what = What::KernelLine { text: text.into(), by_program: false };
+        event(at * MS, error * MS, "guest-printk", what)
+    };
+    let mut events = vec![
+        event(24 * MS, 0, "process", What::VmmMain),
+        started(794),
+        line(4_110, "app: first"),
+        line(6_333, "app: first gives way"),
+        started(8_240),
+        logged(8_653, 2_010, "Linux version 6.1.0-56-cloud-amd64"),
+        logged(9_315, 89, "smp: Bringing up secondary CPUs ..."),
+        logged(10_858, 6, "Run /init as init process"),
+        line(11_357, "app: second begins"),
+        line(12_390, "app: second works"),
+        event(TOTAL - MS, 0, "process", What::VmmExiting),
+    ];
+    let found = timeline(&events);
+    assert_eq!(phase(&found, "userspace"), Some((4_110, 6_334)), "{:?}", found.spans);
+    let entry = found.spans.iter().find(|s| s.name.starts_with("kernel:entry")).expect("a kernel");
+    assert!(entry.end <= 4_110 * MS, "{entry:?}");
+    let second = phase(&found, "kexec:userspace").expect("its own");
+    assert_eq!(second.0, 10_858);
+    let works = found.spans.iter().find(|s| s.name == "after: app: second begins");
+    assert_eq!(works.map(|s| s.len() / MS), Some(1_033));
+    let kernel = phase(&found, "kexec:kernel").expect("the second");
+    assert!(kernel.0 > 6_333 && kernel.1 == 10_858, "{kernel:?}");
+    // Where no program spoke before, there is one kernel.
+    events.retain(|e| !matches!(&e.what, What::ConsoleLine { text, .. } if text.contains("first")));
+    assert_eq!(phase(&timeline(&events), "kexec:kernel"), None);
+}
+
 #[test]
 fn who_only_says_so_starts_no_kernel() {
     let mut events = recorded();

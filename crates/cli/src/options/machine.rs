@@ -59,9 +59,14 @@ pub struct Machine {
     /// Run the command line after `--` exactly as given; add nothing.
     #[arg(long)]
     pub no_inject: bool,
-    /// When a run is over, end every process that came of the command line: one that
-    /// became a daemon (-daemonize, setsid) or that a launcher left too. Without this
-    /// vmeter lets go of these, and says so.
+    /// When a run is over, end every process that came of the command line, daemons and what a
+    /// launcher left too.
+    ///
+    /// When a run ends early (--timeout, Ctrl-C, kill -9 of vmeter) what was launched is ended, with
+    /// all that is in its session, and with a VM in a session of its own (setsid) as long as its
+    /// launcher runs. vmeter never ends a daemon (-daemonize), nor what a launcher leaves that exits
+    /// with status 0, nor, at the point of --until, what has a session of its own and no terminal:
+    /// it lets go of these and names them. --end-vm ends them too.
     #[arg(long)]
     pub end_vm: bool,
     /// An argument for QEMU after those that the other options make, as in

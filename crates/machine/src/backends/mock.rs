@@ -107,6 +107,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         argv: vec!["mock".into()],
         injected: vec![],
         outlived: false,
+        runs_on: false,
         exec_ns: EXEC_NS,
         total_ns,
         looked_ns: 0,

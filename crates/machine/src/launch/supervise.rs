@@ -134,6 +134,7 @@ pub struct Seen {
     pub end: Option<(Reason, Ns)>,
     pub stderr: Vec<u8>,
     pub left_behind: Vec<String>,
+    pub ended: Vec<String>,
     pub runs_on: Vec<Left>,
     pub has_vmm: bool,
     pub asked: Option<Asked>,
@@ -337,6 +338,9 @@ impl<'a> Supervisor<'a> {
         }
         // While the launched process runs, what it waits for is known as its own.
         self.doomed = self.own.all(self.pid, self.leader);
+        if reason != Reason::ReadyPoint {
+            self.seen.ended = self.of_other_sessions();
+        }
         self.seen.end = Some((reason, at));
         self.seen.was_stopped = self.group_stopped || is_stopped(self.vmm);
         let looks = self.options.mode == Mode::Traced && self.traced;

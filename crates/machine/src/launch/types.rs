@@ -114,6 +114,12 @@ pub trait Hooks {
         let _ = vmm;
     }
 
+    /// Another VMM than the one that is followed is stopped right after its exec; `prints` says
+    /// that its console goes where the launch's standard output does.
+    fn on_other(&mut self, prints: bool) {
+        let _ = prints;
+    }
+
     /// True if a sign of a guest was seen so far. Asked when a VMM has ended and its launcher has
     /// not: without a sign it was asked something, and the launcher may start another.
     fn has_seen_guest(&mut self) -> bool {
@@ -263,6 +269,8 @@ pub struct Exit {
     pub let_go: bool,
     /// Names of processes that outlived it and were vmeter's to end; they were ended.
     pub left_behind: Vec<String>,
+    /// Names of VMMs in sessions of their own that were ended with a run that ended early.
+    pub ended: Vec<String>,
     /// Those that were not, as after `-daemonize`: they run on.
     pub runs_on: Vec<Left>,
     /// True if a VMM ran: known by the name of its image, or with a VM of KVM's. A VMM that was
@@ -360,6 +368,17 @@ pub enum LaunchError {
         left: String,
         /// What to do.
         mend: &'static str,
+    },
+    /// The command traces what it starts, and vmeter traces it.
+    #[error(
+        "{command} traces by ptrace(2), and only one tracer can: that is vmeter, to watch what it \
+         launches ({said}). --watch none --no-inject leaves it to {command}"
+    )]
+    PtraceTaken {
+        /// What was launched.
+        command: String,
+        /// What it said.
+        said: String,
     },
     /// vmeter's own part of the run failed: what the VMM did in it says nothing of the VMM.
     #[error("vmeter could not record the run, so it does not count: {what}")]

@@ -7,7 +7,7 @@ use crate::loader_file;
 use crate::piped::Piped;
 use crate::ready::{is_user_space, ConsoleWatch};
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
-use crate::stamped::{self, Dropped, Line, Lines, Tap};
+use crate::stamped::{self, Dropped, Input, Line, Lines, Tap};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,8 +69,8 @@ impl Recorder for Console {
             insns: None,
             what,
         };
-        // What a VMM wrote before it exited may be read later.
-        let exit = run.moment(&Moment::VmmExit).unwrap_or(Ns::MAX);
+        // What a VMM wrote before it exited may be read later; one that runs on has not.
+        let exit = run.moment(&Moment::VmmExit).filter(|_| !run.runs_on).unwrap_or(Ns::MAX);
         let in_run = |at: Ns| at.saturating_sub(run.exec_ns).min(exit);
         let said = raw.lines().iter().filter(|line| !line.text.is_empty());
         let mut events: Vec<Event> = said
@@ -153,7 +153,7 @@ struct Recording {
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
-        let mut watches = std::mem::take(&mut self.watches);
+        let mut watches = self.watches.clone();
         watches.extend(self.ready.clone());
         let mut cutter = stamped::LineCutter::default();
         let guest = self.guest.clone();
@@ -175,6 +175,19 @@ impl Live for Recording {
 
     fn has_seen_guest(&self) -> bool {
         self.guest.load(Ordering::Relaxed)
+    }
+
+    fn input(&self) -> Option<Input> {
+        self.piped.input()
+    }
+
+    fn shared(&mut self, apart: bool) {
+        if apart {
+            self.input().iter().for_each(Input::shut_pipe);
+        } else {
+            let all = self.watches.iter().chain(&self.ready);
+            all.for_each(|watch| watch.doubt());
+        }
     }
 
     fn ended(&mut self) -> Result<(), SourceError> {

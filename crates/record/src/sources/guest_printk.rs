@@ -22,6 +22,7 @@ use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::Line;
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use steady::AtEnd;
@@ -308,6 +309,28 @@ fn matches(records: &[PrintkRecord], anchors: Vec<(String, Ns, Ns)>) -> Vec<Opti
     own.into_iter().map(|event| event.map(|e| (anchors[e].1, anchors[e].2))).collect()
 }
 
+/// A line of the console.
+struct Shown<'a> {
+    text: &'a str,
+    at: Ns,
+    clock: usize,
+}
+
+/// Lines of the console whose stamps advance. A stamp of 0 is any kernel's, and a second kernel says
+/// at first what the first did: whose these are the others tell.
+#[derive(Default)]
+struct Clock {
+    /// Lines with a stamp above 0, and those among them that the log has.
+    stamped: usize,
+    matched: usize,
+}
+
+impl Clock {
+    fn is_of_log(&self) -> bool {
+        self.matched.saturating_mul(4) >= self.stamped
+    }
+}
+
 /// For each record when the console showed it, if that was as it was said: the console is
 /// written to before the kernel goes on. Its stamp and its text say which line it is.
 fn printed(records: &[PrintkRecord], lines: &[Line], exec_ns: Ns) -> Vec<Option<(Ns, Ns)>> {
@@ -315,19 +338,33 @@ fn printed(records: &[PrintkRecord], lines: &[Line], exec_ns: Ns) -> Vec<Option<
         lines.iter().map(|line| (line.start, line.text.as_str())).collect();
     let live =
         lines.iter().zip(kernel_log::said(&arrivals)).filter(|(_, said)| *said == Said::Live);
-    let mut by_stamp: HashMap<Ns, Vec<(&str, Ns)>> = HashMap::new();
+    let mut by_stamp: HashMap<Ns, Vec<Shown<'_>>> = HashMap::new();
+    let mut clocks: Vec<Clock> = Vec::new();
+    let mut last = Ns::MAX;
     for (line, _) in live {
-        if let (Some(stamp), text) = kernel_log::split_stamp(&line.text) {
-            by_stamp.entry(stamp).or_default().push((text, line.start.saturating_sub(exec_ns)));
+        let (Some(stamp), text) = kernel_log::split_stamp(&line.text) else { continue };
+        if stamp.saturating_add(kernel_log::SLACK) < last {
+            clocks.push(Clock::default());
         }
+        last = stamp;
+        let clock = clocks.len() - 1;
+        clocks[clock].stamped += usize::from(stamp > 0);
+        let at = line.start.saturating_sub(exec_ns);
+        by_stamp.entry(stamp).or_default().push(Shown { text, at, clock });
     }
     let shown = |record: &PrintkRecord| {
-        let first = record.text.split('\n').next()?.trim_start();
-        let same = by_stamp.get(&(ts(record) / 1_000 * 1_000))?;
-        let (_, at) = same.iter().find(|(text, _)| text.trim_end() == first.trim_end())?;
-        Some((*at, ARRIVAL_ERROR_NS))
+        let first = record.text.split('\n').next()?.trim();
+        let same = by_stamp.get(&(ts(record) / 1_000 * 1_000))?.iter();
+        same.filter(|shown| shown.text.trim() == first).min_by_key(|shown| Reverse(shown.clock))
     };
-    records.iter().map(shown).collect()
+    for record in records.iter().filter(|record| ts(record) >= 1_000) {
+        if let Some(shown) = shown(record) {
+            clocks[shown.clock].matched += 1;
+        }
+    }
+    let of_log = |shown: &&Shown<'_>| clocks[shown.clock].is_of_log();
+    let known = |record| shown(record).filter(of_log).map(|shown| (shown.at, ARRIVAL_ERROR_NS));
+    records.iter().map(known).collect()
 }
 
 /// A log is in the order in which its records were said. One that its stamp in the trace puts
@@ -550,6 +587,16 @@ mod tests {
         assert_eq!(at(2).0, 1_199_999_500);
         assert_eq!(at(3), (1_500_000_000, ARRIVAL_ERROR_NS));
         assert!(at(0).0 < 400_000_000, "{placed:?}");
+        // The log of a kernel that came after the one whose lines these are begins as that did.
+        let later = ["Linux version", "printk: console [hvc0] enabled"];
+        let later: Vec<_> = [0, 900_000_000].into_iter().zip(later).collect();
+        let later: Vec<_> = later.into_iter().map(|(ts, text)| record(ts, text)).collect();
+        let first = [
+            line(1_000_000_000, "[    0.600000] printk: console [ttyS0] enabled"),
+            line(1_000_100_000, "[    0.000000] Linux version"),
+            line(1_501_000_000, "[    1.000000] shown"),
+        ];
+        assert_eq!(printed(&later, &first, 1_000_000), [None, None]);
     }
 
     proptest! {

@@ -110,14 +110,26 @@ pub struct Began {
     /// When a vCPU began to run, and how much earlier it can have been, ns of `CLOCK_MONOTONIC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     vcpu_ns: Option<(Ns, Ns)>,
+    /// How long the thread that waited longest for a CPU did, ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waited_ns: Option<Ns>,
+}
+
+fn known(run: &RunRecord) -> Option<Began> {
+    let source = run.sources.iter().find(|source| source.name == NAME)?;
+    let map = source.parameters.clone().into_iter().collect();
+    serde_json::from_value(Value::Object(map)).ok()
+}
+
+/// How long a thread of a run's VMM was ready to run and had no CPU, ns: that of the one that waited
+/// longest.
+pub fn waited(run: &RunRecord) -> Option<Ns> {
+    known(run)?.waited_ns
 }
 
 /// From when to when a run's vCPU can have begun to run, ns after the exec.
 pub fn vcpu_began(run: &RunRecord) -> Option<(Ns, Ns)> {
-    let source = run.sources.iter().find(|source| source.name == NAME)?;
-    let map = source.parameters.clone().into_iter().collect();
-    let known: Began = serde_json::from_value(Value::Object(map)).ok()?;
-    let (at, error) = known.vcpu_ns?;
+    let (at, error) = known(run)?.vcpu_ns?;
     let at = at.checked_sub(run.exec_ns)?;
     Some((at.saturating_sub(error), at))
 }
@@ -236,6 +248,13 @@ fn parse(text: &str) -> Vec<Look> {
     lines.filter_map(look).collect()
 }
 
+/// The longest wait of a thread for a CPU, ns, by what each had waited when it was last looked at.
+fn most_waited(text: &str) -> Option<Ns> {
+    let words = text.lines().skip(1).flat_map(|line| line.split(' ').skip(2));
+    let waited = |word: &str| word.split(':').nth(2)?.parse::<Ns>().ok();
+    words.filter_map(waited).max()
+}
+
 struct Recording {
     path: PathBuf,
     looking: Option<Looking>,
@@ -276,7 +295,7 @@ impl Live for Recording {
     fn finish(mut self: Box<Self>, exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let ended = self.end();
         let Some(text) = self.text.take().or(ended) else { return Ok(None) };
-        let known = Began { vcpu_ns: began(&parse(&text), exec_ns) };
+        let known = Began { vcpu_ns: began(&parse(&text), exec_ns), waited_ns: most_waited(&text) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
         let clock = "CLOCK_MONOTONIC at each look";
@@ -326,6 +345,15 @@ mod tests {
 
     fn looks(text: &str) -> Vec<Look> {
         parse(text)
+    }
+
+    #[test]
+    fn who_waited_longest_for_a_cpu() {
+        let text = "7\n10 1 7:5:6000 8:9:70\n20 2 ~8:9:8000:3:R\n30 3 7:5:7000\n";
+        assert_eq!(most_waited(text), Some(8_000));
+        // One that only slept waited for none.
+        assert_eq!(most_waited("7\n10 1 7:5:0\n"), Some(0));
+        assert_eq!(most_waited("7\n"), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use vmeter_model::Ns;
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans: no_spans };
 
 /// What every line of Xen begins with (xen/drivers/char/console.c).
-const XEN: &str = "(XEN) ";
+pub(crate) const XEN: &str = "(XEN) ";
 /// What Linux's image says before its kernel does (arch/x86/boot).
 const OF_IMAGE: &[&str] = &[
     "Probing EDD",

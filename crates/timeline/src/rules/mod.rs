@@ -33,7 +33,7 @@ mod vmm;
 use crate::anchors::{Anchors, Candidates};
 use crate::facts::Facts;
 use crate::tree::Growing;
-pub(crate) use another::{another, Another};
+pub(crate) use another::{another, Another, XEN};
 pub(crate) use firmware::{of_firmware, part_name, to_rom};
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;

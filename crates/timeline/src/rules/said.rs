@@ -12,8 +12,8 @@ use super::processes::USERSPACE;
 use super::{to_rom, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::facts::Facts;
-use crate::landmarks::open_end;
-use crate::lines::{Line, BANNER};
+use crate::landmarks::{is_linux, open_end};
+use crate::lines::{Line, BANNER, EXACT_NS};
 use crate::patterns::On;
 use crate::tree::{Fill, Growing, Node};
 use std::collections::HashSet;
@@ -67,6 +67,9 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 /// The first line of a program says that init was there by then, which is worth something where
 /// nothing tells it better.
 fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+    if !is_linux(facts) {
+        return;
+    }
     let told = found.best(Anchor::Userspace).is_some_and(|stamp| stamp.error <= MOST_ERROR_NS);
     let Some(since) = kernel_runs(facts, found).filter(|_| !told) else { return };
     if let Some(line) = programs(facts).find(|line| line.at > since) {
@@ -86,7 +89,7 @@ fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
     if stamped.is_none() && first(&|l| l.console && l.text.starts_with(BANNER)).is_some() {
         return None;
     }
-    let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= MOST_ERROR_NS);
+    let entry = found.best(Anchor::KernelEntry).filter(|entry| entry.error <= EXACT_NS);
     let entry = entry.map(|entry| entry.at.saturating_add(entry.error));
     let logged = first(&|l| l.on == On::Kernel && !l.console && l.timed);
     let image = found.best(Anchor::KernelFirst).map(|first| first.at);
@@ -119,14 +122,14 @@ pub(super) fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Lin
     })
 }
 
-/// The first line of a guest of which nothing else is seen: no kernel, firmware or boot loader.
+/// The first line of a guest that shows no sign of Linux, after what its loader handed over to began.
 fn first_of_guest<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
-    let of_kernel = |l: &Line<'_>| l.stamp.is_some() || l.text.starts_with(BANNER);
-    let seen = facts.lines.iter().any(|l| l.on == On::Kernel && (!l.console || of_kernel(l)))
-        || anchors.get(Anchor::KernelEntry).or(anchors.get(Anchor::Loader)).is_some()
-        || facts.first(|what| matches!(what, What::ProcessExec { .. })).is_some();
-    let main = main(facts).filter(|_| !seen && is_direct(facts))?;
-    programs(facts).find(|line| line.at > main).map(|line| stamp_of(&line))
+    let begun = [Anchor::KernelEntry, Anchor::Decompress, Anchor::KernelFirst];
+    let begun = begun.into_iter().find_map(|anchor| anchors.get(anchor)).map(|at| at.at);
+    let loads = begun.is_none() && anchors.get(Anchor::Loader).is_some();
+    let main = main(facts).filter(|_| !is_linux(facts) && !loads && is_direct(facts))?;
+    let since = begun.map_or(main, |begun| begun.max(main));
+    programs(facts).find(|line| line.at > since).map(|line| stamp_of(&line))
 }
 
 /// A stretch that something else explains is nothing that went on beside it.

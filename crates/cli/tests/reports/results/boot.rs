@@ -147,6 +147,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         ),
         injected: vec!["-trace events=FILE".into(), "kernel: quiet trace_event=initcall:*".into()],
         outlived: false,
+        runs_on: false,
         exec_ns,
         total_ns,
         looked_ns: 0,

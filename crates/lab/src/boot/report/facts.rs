@@ -71,7 +71,10 @@ impl BootReport<'_> {
         );
         let waited = mean(|r| r.cpu_pressure_s.unwrap_or(f64::NAN));
         let value = if waited.is_finite() {
-            format!("{value}; a task waited for a CPU in {} of it", compact_seconds(waited))
+            format!(
+                "{value}; a task of the host waited for a CPU in {} of it",
+                compact_seconds(waited)
+            )
         } else {
             value
         };

@@ -7,14 +7,16 @@ use super::named::named_marks;
 use super::stages::bars;
 use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
+use crate::booter::UNTRACED;
 use std::collections::BTreeSet;
 use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
-use vmeter_model::Timeline;
+use vmeter_model::{Cause, Timeline};
 use vmeter_record::end::READS_LIKE_A_PANIC;
 use vmeter_record::run::SEVERAL;
+use vmeter_record::sources::vmm_threads;
 use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
 use vmeter_render::quantity::{added_range, compact_seconds, percent, three_digits, Quantity};
 use vmeter_render::table::{Cell, Column, Table};
@@ -37,7 +39,7 @@ const CAUSES: usize = 3;
 const WELL_NAMED: f64 = 0.9;
 const REASONS: usize = 2;
 const REASON_LINES: usize = 6;
-/// From this share of the time on in which some task waits for a CPU a host is busy.
+/// From this share of the time on in which the VMM, or some task, waits for a CPU a host is busy.
 const BUSY: f64 = 0.5;
 /// Marks in theirs.
 const MARKS: usize = 3;
@@ -98,9 +100,10 @@ impl BootReport<'_> {
     }
 
     /// True for a warning that is told whatever lines it takes: one on the whole result, on
-    /// how a run ended, or on which VMM it is of.
+    /// how a run ended, on which VMM it is of, or on how it was watched.
     fn is_told(&self, warning: &Notice) -> bool {
-        let of_end = [READS_LIKE_A_PANIC, SEVERAL].iter().any(|begin| warning.text.contains(begin));
+        let told = [READS_LIKE_A_PANIC, SEVERAL, UNTRACED];
+        let of_end = told.iter().any(|begin| warning.text.contains(begin));
         of_end || self.result.warnings.contains(&warning.text)
     }
 
@@ -184,7 +187,10 @@ impl BootReport<'_> {
 
     /// True if the VMM failed in every run: how long it took to fail is no part of a boot.
     fn never_ran(&self) -> bool {
-        let failed = |run: &AnalysedRun| matches!(run.record.outcome, Outcome::VmmFailed { .. });
+        let failed = |run: &AnalysedRun| {
+            let runs_on = run.record.end.as_ref().is_some_and(|end| end.cause == Cause::RunsOn);
+            runs_on || matches!(run.record.outcome, Outcome::VmmFailed { .. })
+        };
         self.result.runs.iter().all(failed)
     }
 
@@ -251,18 +257,24 @@ impl BootReport<'_> {
         })
     }
 
-    /// How long tasks of this host waited for a CPU meanwhile, where that was much.
+    /// How long the VMM waited for a CPU, where that was much; or any task of this host, where the
+    /// VMM's own wait is not known.
     fn busy_host(&self) -> Option<Fact> {
         let runs = self.shown_runs();
-        let waited = runs.iter().map(|run| run.record.cpu_pressure_s);
-        let waited = waited.sum::<Option<f64>>()? / runs.len() as f64;
+        let own = runs.iter().map(|run| vmm_threads::waited(&run.record).map(seconds));
+        let own = own.sum::<Option<f64>>();
+        let any = || runs.iter().map(|run| run.record.cpu_pressure_s).sum::<Option<f64>>();
         let total = runs.iter().map(|run| seconds(run.record.total_ns)).sum::<f64>();
-        let share = waited / (total / runs.len() as f64).max(f64::MIN_POSITIVE);
+        let share = own.or_else(any)? / total.max(f64::MIN_POSITIVE);
+        let who = match own {
+            Some(_) => "the VMM waited for a CPU in",
+            None => "some program waited for a CPU in",
+        };
         let cpu: f64 =
             runs.iter().map(|run| run.record.usage.user_s + run.record.usage.system_s).sum();
         (share >= BUSY).then(|| {
             let text = format!(
-                "a task waited for a CPU in {} of it; the VMM had {} of CPU",
+                "{who} {} of it; the VMM had {}",
                 percent(share.min(1.0)),
                 brief(cpu / runs.len() as f64),
             );

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use vmeter_base::process::Stat;
 use vmeter_model::run::Usage;
 use vmeter_model::Ns;
 
@@ -90,6 +91,13 @@ impl Supervisor<'_> {
         self.options.mode == Mode::Started && self.seen.has_vmm && pid == self.vmm
     }
 
+    /// VMMs among what is to end that have left the session of what was launched.
+    pub(super) fn of_other_sessions(&self) -> Vec<String> {
+        let leader = number(self.pid);
+        let left = |pid: &Pid| Stat::of(number(*pid)).is_some_and(|stat| stat.session != leader);
+        self.doomed.iter().copied().filter(|pid| is_vmm(*pid) && left(pid)).map(named).collect()
+    }
+
     /// Ends what is vmeter's, and lets go of the rest.
     fn leave(&mut self, waits: bool) {
         let begin = Instant::now();
@@ -140,8 +148,7 @@ impl Supervisor<'_> {
 
     /// Lets a process and its threads run on, untraced and as they were.
     fn let_go(&mut self, process: Pid) {
-        let image = std::fs::read_link(format!("/proc/{}/exe", number(process))).ok();
-        let is_vmm = known(image.as_deref()) != Known::No || has_machine(process);
+        let is_vmm = is_vmm(process);
         let tracee = Tracee { pid: number(process), stopped_ns: now_ns() };
         for tid in threads::tids(process) {
             if ptrace::interrupt(tid).is_err() {
@@ -175,6 +182,12 @@ impl Supervisor<'_> {
         }
         None
     }
+}
+
+/// True for a VMM: known by its name, or with a VM of KVM's.
+fn is_vmm(pid: Pid) -> bool {
+    let image = std::fs::read_link(format!("/proc/{}/exe", number(pid))).ok();
+    known(image.as_deref()) != Known::No || has_machine(pid)
 }
 
 fn named(pid: Pid) -> String {

@@ -5,11 +5,20 @@ use super::super::tracee::Tracee;
 use super::super::types::{Mode, Vmm};
 use super::super::{arguments, image, kvm, own, ptrace};
 use super::{Followed, Leader, Supervisor};
-use crate::backend;
+use crate::vmm::{Console, Dialect};
+use crate::{argv, backend};
 use rustix::process::Pid;
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use vmeter_model::{Moment, Ns};
+
+/// True for a VMM whose guest's console is known to be elsewhere than on its standard output.
+fn is_elsewhere(vmm: &dyn Dialect, words: &[OsString]) -> bool {
+    let file = argv::console_file(words);
+    matches!(vmm.read(words).console, Console::Elsewhere(_))
+        && file.is_none_or(|(file, _)| argv::is_same_for_all(file))
+}
 
 impl Supervisor<'_> {
     pub(super) fn gone(&mut self, pid: Pid, at: Ns) {
@@ -143,7 +152,10 @@ impl Supervisor<'_> {
         let is_vmm = !is_probe && (dialect.is_some() || follow.is_some_and(is_named));
         if is_vmm && pid != self.vmm && matches!(self.followed, Followed::Found | Followed::Gone) {
             self.seen.others.push(format!("{} (pid {})", own::name(pid), tracee.pid));
-            self.seen.others_print |= self.has_console(tracee);
+            let silent = dialect.is_some_and(|vmm| is_elsewhere(vmm, &argv));
+            let prints = !silent && self.has_console(tracee);
+            self.seen.others_print |= prints;
+            self.hooks.on_other(prints);
             return Ok(());
         }
         let sought = match self.followed {
