@@ -18,6 +18,11 @@ pub trait Booter {
     /// When the VMM could not even be started; what went wrong later is the
     /// record's outcome.
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord>;
+
+    /// False where it is somebody else's VM that is booted, which runs on.
+    fn can_repeat(&self) -> bool {
+        true
+    }
 }
 
 /// Boots, as the runs of a session.
@@ -28,6 +33,10 @@ impl Runner<PlannedRun> for Boots<'_> {
 
     fn run(&mut self, request: &BootRequest<'_>) -> Result<RunRecord> {
         self.0.boot(request)
+    }
+
+    fn can_repeat(&self) -> bool {
+        self.0.can_repeat()
     }
 
     fn said(&self, run: &RunRecord) -> String {

@@ -115,9 +115,14 @@ impl Waits<'_> {
             None => failure(
                 Class::Answer,
                 format!(
-                    "no VMM was started in {:.0} s (--within): --emulator FILE says which program is meant, where it \
-                     is not in $PATH",
-                    begun.elapsed().as_secs_f64()
+                    "no VMM was seen to start in {:.0} s (--within). --emulator FILE says which program is meant, \
+                     where it is not in $PATH{}",
+                    begun.elapsed().as_secs_f64(),
+                    if self.door.borrow().sees_all() {
+                        ""
+                    } else {
+                        ". Only root sees the VMMs of other users: sudo"
+                    }
                 ),
             ),
         })
@@ -149,6 +154,10 @@ impl Booter for Waits<'_> {
         }
         let run = following?;
         Ok(RunRecord { index: request.index, warmup: request.planned.warmup, ..run })
+    }
+
+    fn can_repeat(&self) -> bool {
+        false
     }
 }
 

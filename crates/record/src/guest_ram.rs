@@ -15,7 +15,9 @@ use vmeter_machine::launch::{kvm, Tracee};
 use vmeter_model::{Accel, Ns};
 
 /// Two sources look into the same stopped VMM: what the first found is kept.
-static FOUND: Mutex<Option<((i32, Ns), Found)>> = Mutex::new(None);
+static FOUND: Mutex<Vec<((i32, Ns), Found)>> = Mutex::new(Vec::new());
+/// Two read a guest at once: who follows its log, and who ties its clock.
+const MOST_FOUND: usize = 2;
 
 /// The kernel in a guest's RAM.
 #[derive(Debug, Clone)]
@@ -126,7 +128,7 @@ impl GuestKernel {
     ) -> Result<[Option<u64>; N], SourceError> {
         let physical = self.look_into(tracee, |guest| Ok(look(guest)))?;
         let found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let regions = found.as_ref().map_or(&[][..], |(_, found)| &found.located.regions);
+        let regions = found.last().map_or(&[][..], |(_, found)| &found.located.regions);
         let in_vmm = |place: u64| {
             let address = regions.iter().find_map(|region| {
                 let offset = place.checked_sub(region.gpa).filter(|at| *at < region.length)?;
@@ -145,7 +147,8 @@ impl GuestKernel {
         let host = self.memory(tracee)?;
         let stop = (tracee.pid, tracee.stopped_ns);
         let mut found = FOUND.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let here = match (found.take().filter(|(of, _)| *of == stop), &self.info) {
+        let known = found.iter().position(|(of, _)| *of == stop).map(|at| found.remove(at));
+        let here = match (known, &self.info) {
             (Some((_, here)), _) => here,
             (None, Some(info)) => {
                 let located = locate(host.candidates(), &host, info).map_err(failed)?;
@@ -157,7 +160,9 @@ impl GuestKernel {
             }
             (None, None) => self.discover(&host)?,
         };
-        *found = Some((stop, here.clone()));
+        found.push((stop, here.clone()));
+        let old = found.len().saturating_sub(MOST_FOUND);
+        found.drain(..old);
         drop(found);
         self.known = here.own;
         let info = self.known.as_ref().map(|known| &known.0).or(self.info.as_ref());

@@ -147,6 +147,9 @@ pub fn look(request: &Request<'_>) -> Result<RunRecord, LookError> {
 /// How it is said what a look's time is counted from.
 pub const BEGINS: &str = "time 0 is";
 
+/// That it is the begin of the kernel's clock: lines before it have no time.
+pub const CLOCK_BEGAN: &str = "the clock of the guest's kernel began";
+
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
     "the guest did not read its clock while it was looked at, or its clock does not count the TSC: \
@@ -250,7 +253,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
             .into()];
     };
     let from = match lines().any(is_lost) {
-        false => "the clock of the guest's kernel began",
+        false => CLOCK_BEGAN,
         true => "the first line was said that the guest's log still has",
     };
     let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
@@ -291,12 +294,23 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
         Some(until) => reached(&of_guest, until.pattern().as_ref()),
         None => up(&of_guest),
     };
-    if let Some(at) = up {
+    let has_ended = matches!(run.outcome, Outcome::UnexpectedEnd { .. });
+    if let Some(at) = up.filter(|at| *at > begin) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         run.moments.push((run.total_ns, Moment::Ready));
+        if has_ended {
+            run.outcome = Outcome::Done;
+        }
     } else if let Some(until) = request.until.as_ref().filter(|_| run.outcome == Outcome::Done) {
-        let how = format!("nothing in its log or trace says so far that it reached {until}");
+        let how = match up {
+            Some(_) => {
+                format!("{until}: that was said before the guest's clock began, so it has no time")
+            }
+            None => format!("nothing in its log or trace says so far that it reached {until}"),
+        };
         run.outcome = Outcome::UnexpectedEnd { how };
+    } else if has_ended && request.until.is_none() && of_guest.iter().any(powers_off) {
+        run.outcome = Outcome::Done;
     } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
@@ -307,6 +321,11 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     }
     said.extend(untraced(run, events));
     said
+}
+
+/// True for what a kernel says last: it powers off, halts or restarts its machine (kernel/reboot.c).
+fn powers_off(event: &Event) -> bool {
+    matches!(&event.what, What::KernelLine { text, by_program: false } if text.starts_with("reboot: "))
 }
 
 /// When an event or a line says that the guest is where the run is measured to.

@@ -501,7 +501,7 @@ fn wants_ptrace(exit: &Exit) -> Option<String> {
 
 /// What to do where a daemon was asked, and where nobody was.
 const OF_DAEMON: &str =
-    "A VM that a daemon starts is none of its processes: vmeter boot --next -- COMMAND follows it from \
+    "A daemon's VM is not a child of this command: vmeter boot --next -- COMMAND follows it from \
      its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
     "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: vmeter boot --next -- \

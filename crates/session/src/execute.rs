@@ -84,6 +84,11 @@ pub trait Runner<P> {
         false
     }
 
+    /// False where a run that vmeter was stopped in can't be made again: what it measured goes on.
+    fn can_repeat(&self) -> bool {
+        true
+    }
+
     /// What ended with a run that was interrupted, if that is not what anybody would expect.
     fn ended_with(&self, run: &Self::Run) -> Option<String> {
         let _ = run;
@@ -161,7 +166,16 @@ pub fn one_run<P: Planned, R: Runner<P>>(
             watch.progress.warn(&left);
         }
         let mut run = run?;
-        if away == 0 {
+        if away > 0 && !runner.can_repeat() {
+            runner.remark(
+                &mut run,
+                &format!(
+                    "vmeter itself was stopped for {:.1} s of it: what it sampled and polled meanwhile is not there",
+                    away as f64 / 1e9
+                ),
+            );
+        }
+        if away == 0 || !runner.can_repeat() {
             if repeat > 0 {
                 runner.remark(
                     &mut run,

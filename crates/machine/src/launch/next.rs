@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const WAIT: Duration = Duration::from_millis(50);
 /// A process that opened the file runs it within this; else its exec failed.
 const RUNS_WITHIN: Duration = Duration::from_secs(1);
-/// From the open of the file to the news of it, ns: 0.05 to 0.3 ms, on a busy host more.
+/// From the open of the file to the news of it, ns, where its reader gets a CPU at once: 0.05 to 0.3 ms.
 const TOLD_NS: Ns = 300_000;
 
 /// A VMM that was seen to begin.
@@ -116,8 +116,8 @@ pub struct Door {
 
 #[derive(Debug)]
 enum How {
-    /// The kernel tells.
-    Told(File),
+    /// The kernel tells; when its news were last read.
+    Told(File, Ns),
     /// /proc is looked through: each process with its start and the image that it had.
     Looked(HashMap<i32, (u64, bool)>),
 }
@@ -126,7 +126,7 @@ impl Door {
     /// Waits from now on.
     pub fn open(wanted: Wanted) -> Door {
         let how = match told(&wanted.files) {
-            Ok(news) => How::Told(news),
+            Ok(news) => How::Told(news, now_ns()),
             Err(_) => {
                 let mut known = HashMap::new();
                 look(&wanted, &mut known);
@@ -139,11 +139,16 @@ impl Door {
     /// How it hears of an exec, in words.
     pub fn how(&self) -> &'static str {
         match self.how {
-            How::Told(_) => "the kernel told of its exec (fanotify)",
+            How::Told(..) => "the kernel told of its exec (fanotify)",
             How::Looked(_) => {
                 "/proc was looked through for it every 2 ms: root has the kernel tell of it"
             }
         }
+    }
+
+    /// True if it sees the VMMs of all users.
+    pub fn sees_all(&self) -> bool {
+        matches!(self.how, How::Told(..))
     }
 
     /// The next VMM, unless `stop` says that it is not waited for any longer.
@@ -153,7 +158,7 @@ impl Door {
     pub fn next(&mut self, mut stop: impl FnMut() -> bool) -> io::Result<Option<Executed>> {
         while !stop() {
             let found = match &mut self.how {
-                How::Told(news) => self.wanted.first(read_news(news)?),
+                How::Told(news, last) => self.wanted.first(read_news(news, last)?),
                 How::Looked(known) => {
                     std::thread::sleep(LOOK);
                     look(&self.wanted, known)
@@ -168,8 +173,8 @@ impl Door {
 }
 
 impl Wanted {
-    fn first(&self, opened: Vec<(i32, Ns)>) -> Option<Executed> {
-        opened.into_iter().find_map(|(pid, exec_ns)| {
+    fn first(&self, opened: Vec<(i32, [Ns; 2])>) -> Option<Executed> {
+        opened.into_iter().find_map(|(pid, [exec_ns, error_ns])| {
             let begun = Instant::now();
             // It has the image of who calls it until the exec is under way, and no arguments until it is through.
             let is_through = |image: PathBuf| self.files.contains(&image) && argv(pid).is_some();
@@ -180,7 +185,7 @@ impl Wanted {
                 std::thread::sleep(Duration::from_micros(50));
             }
             let (image, argv) = self.is(pid)?;
-            Some(Executed { pid, image, argv, exec_ns, error_ns: TOLD_NS })
+            Some(Executed { pid, image, argv, exec_ns, error_ns })
         })
     }
 }
@@ -208,23 +213,49 @@ fn told(files: &[PathBuf]) -> io::Result<File> {
     Ok(File::from(news))
 }
 
-/// Whose execs are told of, and when; waits a while for the first.
-fn read_news(news: &mut File) -> io::Result<Vec<(i32, Ns)>> {
-    let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT.subsec_nanos().into() };
-    let ready = rustix::event::PollFd::new(&*news, rustix::event::PollFlags::IN);
-    match rustix::event::poll(&mut [ready], Some(&wait)) {
-        Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
-        Ok(_) => {}
-        Err(error) => return Err(error.into()),
+/// Whose execs are told of, when, and by how much earlier that can have been, ns; waits a while for the first.
+fn read_news(file: &mut File, last: &mut Ns) -> io::Result<Vec<(i32, [Ns; 2])>> {
+    let before = std::mem::replace(last, now_ns());
+    let waiting = waited_for_cpu();
+    // What is there already came since the last read. Of what wakes this thread it is known how long it then waited
+    // for a CPU.
+    let is_there = is_ready(file, Duration::ZERO)?;
+    if !is_there && !is_ready(file, WAIT)? {
+        *last = now_ns();
+        return Ok(Vec::new());
     }
     let now = now_ns();
+    let late = waited_for_cpu().zip(waiting).map(|(after, before)| after.saturating_sub(before));
+    let since = if is_there { before } else { *last };
+    let error = match late.filter(|_| !is_there) {
+        Some(late) => late + TOLD_NS,
+        None => now - since + TOLD_NS,
+    };
+    *last = now;
     let mut bytes = [0; 4096];
-    let length = match news.read(&mut bytes) {
+    let length = match file.read(&mut bytes) {
         Ok(length) => length,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
         Err(error) => return Err(error),
     };
-    Ok(events(&bytes[..length]).into_iter().map(|pid| (pid, now)).collect())
+    Ok(events(&bytes[..length]).into_iter().map(|pid| (pid, [now, error])).collect())
+}
+
+/// True if there are news within so long.
+fn is_ready(file: &File, within: Duration) -> io::Result<bool> {
+    let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
+    let ready = rustix::event::PollFd::new(file, rustix::event::PollFlags::IN);
+    match rustix::event::poll(&mut [ready], Some(&wait)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// How long this thread was ready to run and had no CPU, ns (Documentation/scheduler/sched-stats.rst).
+fn waited_for_cpu() -> Option<Ns> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// The processes of events (`struct fanotify_event_metadata`), whose descriptors are closed.
@@ -305,13 +336,15 @@ mod tests {
         let mut other = started(file, &["--version"]);
         let before = now_ns();
         let mut child = started(file, &["5.5"]);
+        let after = now_ns();
         let begun = Instant::now();
         let found = door.next(|| begun.elapsed() > Duration::from_secs(10)).expect("news");
         child.kill().and_then(|()| child.wait()).expect("ended");
         other.wait().expect("ended");
         let found = found.expect("it was seen");
         assert_eq!((found.pid, &found.argv[1]), (child.id() as i32, &"5.5".into()));
-        assert!(found.exec_ns + found.error_ns >= before, "{found:?}, {before}");
+        assert!(found.exec_ns >= before, "{found:?}, {before}");
+        assert!(found.exec_ns - found.error_ns <= after, "{found:?}, {after}");
     }
 
     #[test]
@@ -323,7 +356,10 @@ mod tests {
         look(&wanted(), &mut known);
         finds_the_next(Door { wanted: wanted(), how: How::Looked(known) }, &file);
         match told(&wanted().files) {
-            Ok(news) => finds_the_next(Door { wanted: wanted(), how: How::Told(news) }, &file),
+            Ok(news) => {
+                let how = How::Told(news, now_ns());
+                finds_the_next(Door { wanted: wanted(), how }, &file);
+            }
             Err(error) => eprintln!("skipped: fanotify: {error}"),
         }
     }

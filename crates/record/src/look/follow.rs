@@ -8,6 +8,7 @@ use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::{FtraceDump, FtraceKind};
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
 use vmeter_kernel_image::{Guest, Result};
+use vmeter_machine::launch::Tracee;
 
 /// Between two polls.
 pub const EACH: Duration = Duration::from_millis(100);
@@ -80,9 +81,9 @@ impl<'a> Follower<'a> {
         Follower { vmm, cache, looked: None, next: 0, held: None, later, traced: None }
     }
 
-    /// True if the guest's kernel was found.
-    pub fn has_kernel(&self) -> bool {
-        self.looked.is_some()
+    /// The VMM, once the guest's kernel was found in it.
+    pub fn tracee(&self) -> Option<&Tracee> {
+        self.looked.as_ref().map(|looked| &looked.tracee)
     }
 
     /// What is new since the last poll, in order of time.

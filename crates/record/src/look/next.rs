@@ -2,26 +2,37 @@
 //!
 //! As in a look its VMM is neither stopped nor spoken to. What its threads and its guest's pages do is
 //! sampled meanwhile, its log is read again and again until the guest says that it is up, and then all that a look
-//! reads is read. It runs on afterwards as if nothing had been.
+//! reads is read. It runs on afterwards as if nothing had been. Of one that ends before, the log and the trace are those
+//! of the last poll.
 
 use super::follow::{Follower, News, EACH};
 use super::ticks::{watch, Tied};
-use super::{context, find, place_from_exec, rings, silent_for, tie_by, LookError, Request, Vmm};
+use super::{context, find, find_once, place_from_exec, rings, silent_for, tie_by};
+use super::{LookError, Looked, Request, Vmm};
 use crate::clock;
 use crate::ready::Until;
 use crate::recorder::{AnyRecorder, Live};
+use crate::sources::guest_ftrace::GuestFtrace;
 use crate::sources::guest_pages::GuestPages;
+use crate::sources::guest_printk::GuestPrintk;
 use crate::sources::vmm_threads::VmmThreads;
 use regex::Regex;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vmeter_machine::launch::next::{heir, Executed};
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
-use vmeter_model::{MachineSpec, RunRecord, SCHEMA};
+use vmeter_model::time::ClockReading;
+use vmeter_model::{MachineSpec, Moment, RunRecord, SCHEMA};
 
 /// What is sampled while the VM starts.
 const SAMPLED: [&dyn AnyRecorder; 2] = [&VmmThreads, &GuestPages];
+
+/// What is read at each poll that has news, as the VMM may end before the next.
+const RINGS: [&dyn AnyRecorder; 2] = [&GuestPrintk, &GuestFtrace];
+/// Between two tries to tie the guest's clock.
+const BETWEEN_TIES: Duration = Duration::from_millis(250);
 
 /// How a VM is followed.
 pub struct Following<'a> {
@@ -44,12 +55,21 @@ pub struct Following<'a> {
 }
 
 /// How its following ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Up,
     Silent,
     Gone,
     TimedOut,
     Interrupted,
+}
+
+/// What was read of a guest while it was followed: all that is left of one whose VMM has ended.
+struct Kept {
+    rings: Vec<Box<dyn Live>>,
+    tied: Option<Tied>,
+    /// When its following ended.
+    at: ClockReading,
 }
 
 /// Follows a VM from its VMM's exec, and records it into the run's folder.
@@ -61,12 +81,12 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
     let first = clock::read();
     let mut vmm = Vmm::of(executed.pid)?;
     let mut sampled = begin(following, &vmm);
-    let mut ended = wait(following, &vmm);
-    if let (Ended::Gone, Some(pid)) = (&ended, heir(executed, &executed.image)) {
-        // It has put itself into the background.
-        sampled = Vec::new();
+    let (mut ended, mut kept) = wait(following, &vmm);
+    if let (Ended::Gone, Some(pid)) = (ended, heir(executed, &executed.image)) {
+        // It has put itself into the background. What its first process did is short, and has its own threads.
         vmm = Vmm::of(pid)?;
-        ended = wait(following, &vmm);
+        sampled = begin(following, &vmm);
+        (ended, kept) = wait(following, &vmm);
     }
     let mut run = RunRecord {
         schema: SCHEMA.into(),
@@ -76,7 +96,7 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
         argv: vmm.argv.clone(),
         exec_ns: executed.exec_ns,
         clocks: vec![first],
-        outcome: outcome(following, &ended),
+        outcome: outcome(following, ended),
         ..RunRecord::default()
     };
     let mut warnings = vec![format!(
@@ -86,7 +106,8 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
         executed.error_ns as f64 / 1e6
     )];
     // By now it is known whether it uses KVM.
-    let vmm = Vmm::of(vmm.pid).unwrap_or(vmm);
+    let there = ended != Ended::Gone;
+    let vmm = Vmm::of(vmm.pid).ok().filter(|_| there).unwrap_or(vmm);
     let tracee = Tracee { pid: vmm.pid, stopped_ns: clock::monotonic() };
     let request = Request {
         vmm: &vmm,
@@ -95,18 +116,32 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
         label: following.label.clone(),
         until: following.until.clone(),
     };
-    let there = !matches!(ended, Ended::Gone);
-    if there {
-        run.sources = rings(&request, &tracee, &mut warnings);
-    }
+    run.sources = match there {
+        true => rings(&request, &tracee, &mut warnings),
+        false => finished(kept.rings, executed.exec_ns, &mut warnings),
+    };
     run.sources.extend(end(sampled, &tracee, there, executed.exec_ns, &mut warnings));
-    let ticks = there.then(|| ticks(&request, &tracee));
-    run.clocks.push(clock::read());
-    if let Some(ticks) = ticks {
-        tie_by(&mut run, ticks, &mut warnings);
-    }
+    let ticks = match kept.tied {
+        Some(tied) => Ok(Some(tied)),
+        None if there => ticks(&request, &tracee),
+        None => Ok(None),
+    };
+    run.clocks.push(if there { clock::read() } else { kept.at });
+    tie_by(&mut run, ticks, &mut warnings);
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
+    let is_done = run.outcome == Outcome::Done;
     warnings.extend(place_from_exec(&mut run, &request));
+    if ended == Ended::Up && is_done && run.outcome != Outcome::Done {
+        // The guest's log stamps nothing until its clock begins; when the line was read is known all the same.
+        run.outcome = Outcome::Done;
+        run.total_ns = kept.at.monotonic_ns.saturating_sub(run.exec_ns).max(1);
+        run.moments.push((run.total_ns, Moment::Ready));
+        warnings.push(format!(
+            "the guest's clock had not begun when it said what the run ends with: that was read then, at most \
+             {} ms later",
+            2 * EACH.as_millis()
+        ));
+    }
     run.warnings = warnings;
     Ok(run)
 }
@@ -120,7 +155,7 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 /// How it is said that the VMM was seen to begin.
 pub const SEEN: &str = "the VMM was seen at its exec";
 
-fn outcome(following: &Following<'_>, ended: &Ended) -> Outcome {
+fn outcome(following: &Following<'_>, ended: Ended) -> Outcome {
     let until = following.until.as_ref().map_or("it was up".to_owned(), ToString::to_string);
     match ended {
         Ended::Up | Ended::Silent => Outcome::Done,
@@ -141,15 +176,31 @@ fn begin(following: &Following<'_>, vmm: &Vmm) -> Vec<Box<dyn Live>> {
 }
 
 fn end(
-    sampled: Vec<Box<dyn Live>>,
+    mut sampled: Vec<Box<dyn Live>>,
     tracee: &Tracee,
     there: bool,
     exec_ns: i64,
     warnings: &mut Vec<String>,
 ) -> Vec<SourceRecord> {
-    let ended = sampled.into_iter().filter_map(|mut live| {
-        let looked = if there { live.exiting(tracee) } else { Ok(()) };
-        looked.and_then(|()| live.finish(exec_ns)).unwrap_or_else(|error| {
+    if there {
+        sampled.retain_mut(|live| match live.exiting(tracee) {
+            Ok(()) => true,
+            Err(error) => {
+                warnings.push(error.to_string());
+                false
+            }
+        });
+    }
+    finished(sampled, exec_ns, warnings)
+}
+
+fn finished(
+    all: Vec<Box<dyn Live>>,
+    exec_ns: i64,
+    warnings: &mut Vec<String>,
+) -> Vec<SourceRecord> {
+    let ended = all.into_iter().filter_map(|live| {
+        live.finish(exec_ns).unwrap_or_else(|error| {
             warnings.push(error.to_string());
             None
         })
@@ -157,8 +208,36 @@ fn end(
     ended.collect()
 }
 
-/// Reads the guest's log until it is up.
-fn wait(following: &Following<'_>, vmm: &Vmm) -> Ended {
+/// Reads the guest's log until it is up; its clock is tied to the host's beside it, as soon as it has one.
+fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
+    let (over, folders) = (AtomicBool::new(false), (following.dir, following.cache));
+    std::thread::scope(|scope| {
+        let tied = scope.spawn(|| tie_early(folders, vmm, &over));
+        let spec = MachineSpec::default();
+        let context = context(&spec, vmm, following.dir, following.cache);
+        let mut rings: Vec<_> = RINGS.iter().filter_map(|ring| ring.live(&context)).collect();
+        let ended = wait_until(following, vmm, &mut rings);
+        let at = clock::read();
+        over.store(true, Ordering::Relaxed);
+        (ended, Kept { rings, tied: tied.join().unwrap_or(None), at })
+    })
+}
+
+/// The tie of the guest's clock, once it counts the TSC; none of a guest that is not up to it before all is over.
+fn tie_early((dir, cache): (&Path, &Path), vmm: &Vmm, over: &AtomicBool) -> Option<Tied> {
+    while !over.load(Ordering::Relaxed) && !vmm.is_gone() {
+        std::thread::sleep(BETWEEN_TIES);
+        let Ok(mut looked) = find_once(vmm, dir, cache) else { continue };
+        let Looked { tracee, kernel } = &mut looked;
+        let tied = kernel.look_into(tracee, watch).ok().flatten();
+        if let Some(tied) = tied.filter(|tied| tied.late.is_some()) {
+            return Some(tied);
+        }
+    }
+    None
+}
+
+fn wait_until(following: &Following<'_>, vmm: &Vmm, rings: &mut [Box<dyn Live>]) -> Ended {
     let begun = Instant::now();
     let says = following.until.clone().unwrap_or(Until::SystemdReady).pattern();
     let (mut follower, mut last): (Option<Follower<'_>>, Instant) = (None, begun);
@@ -174,12 +253,18 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> Ended {
         }
         match poll(&mut follower, vmm, following.cache) {
             Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => return Ended::Up,
-            Ok(news) if !news.is_empty() => last = Instant::now(),
+            Ok(news) if !news.is_empty() => {
+                last = Instant::now();
+                if let Some(tracee) = follower.as_ref().and_then(Follower::tracee) {
+                    // What was read before stays where this fails.
+                    rings.iter_mut().for_each(|ring| drop(ring.exiting(tracee)));
+                }
+            }
             Err(LookError::Gone(_)) => return Ended::Gone,
             // It is read by others' rights then, or is not there yet.
             _ => {}
         }
-        let has_kernel = follower.as_ref().is_some_and(Follower::has_kernel);
+        let has_kernel = follower.as_ref().is_some_and(|follower| follower.tracee().is_some());
         if following.until.is_none() && has_kernel && last.elapsed() >= silent_for() {
             return Ended::Silent;
         }

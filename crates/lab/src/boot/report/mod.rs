@@ -23,6 +23,7 @@ use vmeter_model::run::{Origin, Outcome};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Cause, Moment, Ns, RunRecord, Span, Timeline};
+use vmeter_record::look::{BEGINS, CLOCK_BEGAN};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice, Outline};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{percent, Quantity};
@@ -199,9 +200,19 @@ impl<'a> BootReport<'a> {
         if self.shown_runs().iter().any(|run| run.record.icount) {
             "the reset vector, in virtual time,"
         } else if self.is_look() {
-            "the first line of the guest's log"
+            self.looked_from()
         } else {
             EXEC
+        }
+    }
+
+    /// The same of a VM that ran already.
+    fn looked_from(&self) -> &'static str {
+        let begins = self.result.said.iter().find_map(|said| said.strip_prefix(BEGINS));
+        match begins {
+            Some(begins) if begins.contains(CLOCK_BEGAN) => "when its guest's clock began",
+            Some(_) => "the first line that its guest's log still has",
+            None => "the VMM's start",
         }
     }
 
