@@ -29,6 +29,8 @@ pub struct Following<'a> {
     pub executed: &'a Executed,
     /// How its exec was seen, in words.
     pub how: &'a str,
+    /// By which door vmeter came to it.
+    pub origin: Origin,
     /// The run's folder.
     pub dir: &'a Path,
     /// vmeter's cache folder.
@@ -52,38 +54,48 @@ enum Ended {
     Interrupted,
 }
 
+/// A VM that was followed.
+pub struct Followed {
+    /// What is saved of it.
+    pub run: RunRecord,
+    /// A kernel was seen in its RAM.
+    pub has_kernel: bool,
+}
+
 /// Follows a VM from its VMM's exec, and records it into the run's folder.
 ///
 /// # Errors
 /// When the VMM may not be read.
-pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookError> {
+pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError> {
     let executed = following.executed;
     let first = clock::read();
     let mut vmm = Vmm::of(executed.pid)?;
     let mut sampled = begin(following, &vmm);
-    let mut ended = wait(following, &vmm);
+    let (mut ended, mut has_kernel) = wait(following, &vmm);
     if let (Ended::Gone, Some(pid)) = (&ended, heir(executed, &executed.image)) {
         // It has put itself into the background.
         sampled = Vec::new();
         vmm = Vmm::of(pid)?;
-        ended = wait(following, &vmm);
+        (ended, has_kernel) = wait(following, &vmm);
     }
     let mut run = RunRecord {
         schema: SCHEMA.into(),
         label: following.label.clone(),
         watch: WatchLevel::Light,
-        origin: Origin::Next,
+        origin: following.origin,
         argv: vmm.argv.clone(),
         exec_ns: executed.exec_ns,
         clocks: vec![first],
         outcome: outcome(following, &ended),
         ..RunRecord::default()
     };
+    let error = match executed.error_ns {
+        0 => String::new(),
+        ns => format!(" and are at most {:.1} ms less than they were", ns as f64 / 1e6),
+    };
     let mut warnings = vec![format!(
-        "{SEEN}: {}; its times count from there and are at most {:.1} ms less than they were. Nothing was \
-         added to it, and it was never stopped",
-        following.how,
-        executed.error_ns as f64 / 1e6
+        "{SEEN}: {}; its times count from there{error}. Nothing was added to it, and it was never stopped",
+        following.how
     )];
     // By now it is known whether it uses KVM.
     let vmm = Vmm::of(vmm.pid).unwrap_or(vmm);
@@ -108,7 +120,7 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     warnings.extend(place_from_exec(&mut run, &request));
     run.warnings = warnings;
-    Ok(run)
+    Ok(Followed { run, has_kernel })
 }
 
 fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String> {
@@ -157,34 +169,37 @@ fn end(
     ended.collect()
 }
 
-/// Reads the guest's log until it is up.
-fn wait(following: &Following<'_>, vmm: &Vmm) -> Ended {
+/// Reads the guest's log until it is up. How that ended, and whether a kernel was seen.
+fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, bool) {
     let begun = Instant::now();
     let says = following.until.clone().unwrap_or(Until::SystemdReady).pattern();
     let (mut follower, mut last): (Option<Follower<'_>>, Instant) = (None, begun);
-    loop {
+    let mut has_kernel = false;
+    let ended = loop {
         if (following.interrupted)() {
-            return Ended::Interrupted;
+            break Ended::Interrupted;
         }
         if begun.elapsed() >= following.timeout {
-            return Ended::TimedOut;
+            break Ended::TimedOut;
         }
         if vmm.is_gone() {
-            return Ended::Gone;
+            break Ended::Gone;
         }
         match poll(&mut follower, vmm, following.cache) {
-            Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => return Ended::Up,
+            Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => break Ended::Up,
             Ok(news) if !news.is_empty() => last = Instant::now(),
-            Err(LookError::Gone(_)) => return Ended::Gone,
+            Err(LookError::Gone(_)) => break Ended::Gone,
             // It is read by others' rights then, or is not there yet.
             _ => {}
         }
-        let has_kernel = follower.as_ref().is_some_and(Follower::has_kernel);
-        if following.until.is_none() && has_kernel && last.elapsed() >= silent_for() {
-            return Ended::Silent;
+        let is_there = follower.as_ref().is_some_and(Follower::has_kernel);
+        has_kernel |= is_there;
+        if following.until.is_none() && is_there && last.elapsed() >= silent_for() {
+            break Ended::Silent;
         }
         std::thread::sleep(EACH);
-    }
+    };
+    (ended, has_kernel || matches!(ended, Ended::Up))
 }
 
 fn poll<'a>(
