@@ -7,7 +7,9 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use vmeter_base::shell;
-use vmeter_lab::shim::{install, remove, status, watch, InstallOptions, Removed, Shim as Installed, Standing};
+use vmeter_lab::shim::{
+    install, remove, status, watch, InstallOptions, Removed, Shim as Installed, Standing,
+};
 use vmeter_session::{Interrupt, Watch};
 
 /// `vmeter shim`.
@@ -117,8 +119,13 @@ fn say_installed(shim: &Installed) -> Result<Status> {
     output::line(&format!("  libguestfs  export LIBGUESTFS_HV={shown}"))?;
     let folder = file.parent().unwrap_or(Path::new("/"));
     let by_path = match file.file_name() == config.real.file_name() {
-        true => format!("PATH={}:$PATH, in the environment of incus, LXD or a script", shell::path(folder)),
-        false => format!("give the shim the name {} in a folder of its own, by --as", name(&config.real)),
+        true => format!(
+            "PATH={}:$PATH, in the environment of incus, LXD or a script",
+            shell::path(folder)
+        ),
+        false => {
+            format!("give the shim the name {} in a folder of its own, by --as", name(&config.real))
+        }
     };
     output::line(&format!("  by $PATH    {by_path}"))?;
     output::line(&format!("Then see what it recorded: {}", command("status", file)))?;
@@ -142,8 +149,16 @@ fn say_standing(standing: &Standing) -> Result<Status> {
     for (name, value) in of.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
         output::line(&format!("{name:<8} {value}"))?;
     }
-    let written = if standing.can_record { "" } else { " (you can't write there, and your VMs are not recorded)" };
-    output::line(&format!("records  {} in {}{written}", standing.records, config.records.display()))?;
+    let written = if standing.can_record {
+        ""
+    } else {
+        " (you can't write there, and your VMs are not recorded)"
+    };
+    output::line(&format!(
+        "records  {} in {}{written}",
+        standing.records,
+        config.records.display()
+    ))?;
     if let Some(newest) = &standing.newest {
         let sudo = if newest.is_readable { "" } else { "sudo " };
         output::line(&format!("newest   {sudo}vmeter show {}", shell::path(&newest.dir)))?;

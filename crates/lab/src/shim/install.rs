@@ -57,8 +57,9 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
         shim_bytes: fs::metadata(PROGRAM)?.len(),
         ..Config::new(real, records)
     };
-    let text = serde_json::to_vec_pretty(&config)
-        .map_err(|_| usage("--real and --records: a path that is not UTF-8 can't be written down"))?;
+    let text = serde_json::to_vec_pretty(&config).map_err(|_| {
+        usage("--real and --records: a path that is not UTF-8 can't be written down")
+    })?;
     make_records(&config.records)?;
     let cannot = || format!("cannot install {}: --as FILE says another place", file.display());
     let folder = file.parent().unwrap_or(Path::new("/"));
@@ -72,7 +73,9 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     let shown = file.display();
     if id(file).is_some() && id(file) == id(real) {
-        return Err(usage(format!("{shown} is the VMM itself: --as FILE says where its shim is put")));
+        return Err(usage(format!(
+            "{shown} is the VMM itself: --as FILE says where its shim is put"
+        )));
     }
     let whole = real.canonicalize().unwrap_or_else(|_| real.to_owned());
     if !matches!(Config::of(&whole), Ok(None)) {
@@ -81,7 +84,9 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     let own = Config::of(file).ok().flatten();
     let taken = match (file.symlink_metadata(), own) {
         (Err(_), Some(_)) => None,
-        (Err(_), None) => Some(Config::beside(file)).filter(|beside| beside.symlink_metadata().is_ok()),
+        (Err(_), None) => {
+            Some(Config::beside(file)).filter(|beside| beside.symlink_metadata().is_ok())
+        }
         (Ok(_), Some(config)) if is_own(file, &config) => None,
         (Ok(_), _) => Some(file.to_owned()),
     };
@@ -98,11 +103,14 @@ fn make_records(records: &Path) -> Result<()> {
     if records.is_dir() {
         return Ok(());
     }
-    let made = fs::create_dir_all(records).and_then(|()| match rustix::process::geteuid().is_root() {
-        true => fs::set_permissions(records, Permissions::from_mode(EVERYBODY)),
-        false => Ok(()),
-    });
-    made.with_context(|| format!("cannot make {}: --records DIR says another folder", records.display()))
+    let made =
+        fs::create_dir_all(records).and_then(|()| match rustix::process::geteuid().is_root() {
+            true => fs::set_permissions(records, Permissions::from_mode(EVERYBODY)),
+            false => Ok(()),
+        });
+    made.with_context(|| {
+        format!("cannot make {}: --records DIR says another folder", records.display())
+    })
 }
 
 /// Puts a file in its place whole: VMs start by it meanwhile.

@@ -14,7 +14,7 @@ use anyhow::Result;
 use regex::Regex;
 use std::path::{Path, PathBuf};
 use vmeter_machine::launch::shim::Config;
-use vmeter_session::failure::usage;
+use vmeter_session::failure::{failure, usage, Class};
 
 /// Whose shim is meant where nobody says.
 const VMM: &str = "qemu-system-x86_64";
@@ -34,15 +34,18 @@ impl Shim {
     /// The shim in a file.
     ///
     /// # Errors
-    /// Class usage: there is none.
+    /// Class answer: there is none. Class usage: what is beside it is no shim's.
     fn of(file: Option<&Path>) -> Result<Self> {
         let file = place(file, Path::new(VMM))?;
         match Config::of(&file).map_err(usage)? {
             Some(config) if is_own(&file, &config) => Ok(Shim { file, config }),
-            _ => Err(usage(format!(
-                "{}: no shim of vmeter's is there: vmeter shim install makes one, --as FILE says where it is",
-                file.display()
-            ))),
+            _ => Err(failure(
+                Class::Answer,
+                format!(
+                    "{}: no shim of vmeter's is there: vmeter shim install makes one, --as FILE says where it is",
+                    file.display()
+                ),
+            )),
         }
     }
 
@@ -55,14 +58,16 @@ impl Shim {
 /// Where a shim is: `file`, or where one of this VMM is put if nobody says.
 fn place(file: Option<&Path>, real: &Path) -> Result<PathBuf> {
     if let Some(file) = file {
-        return std::path::absolute(file).map_err(|error| usage(format!("--as {}: {error}", file.display())));
+        return std::path::absolute(file)
+            .map_err(|error| usage(format!("--as {}: {error}", file.display())));
     }
     let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
     let folder = match rustix::process::geteuid().is_root() {
         true => Some(PathBuf::from("/usr/local/bin")),
         false => home().map(|home| home.join(".local/bin")),
     };
-    let folder = folder.ok_or_else(|| usage("HOME is not set: --as FILE says where the shim is"))?;
+    let folder =
+        folder.ok_or_else(|| usage("HOME is not set: --as FILE says where the shim is"))?;
     let mut name = std::ffi::OsString::from(PREFIX);
     name.push(real.file_name().unwrap_or_default());
     Ok(folder.join(name))

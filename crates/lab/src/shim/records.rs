@@ -66,7 +66,8 @@ pub(super) fn cache(shim: &Shim) -> Result<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let path = shim.config.records.join(format!("{CACHE}{user}"));
     let _ = private(&path);
-    let there = path.symlink_metadata().with_context(|| format!("cannot make {}", path.display()))?;
+    let there =
+        path.symlink_metadata().with_context(|| format!("cannot make {}", path.display()))?;
     match there.is_dir() && there.uid() == user {
         true => Ok(path),
         false => Err(host(format!("{}: expected a folder of this user's", path.display()))),
@@ -95,7 +96,8 @@ pub(super) fn remove_if_empty(records: &Path) {
     };
     if paths().all(|path| begins(&path, CACHE) || begins(&path, WHY)) {
         for path in paths() {
-            let _ = if begins(&path, CACHE) { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            let _ =
+                if begins(&path, CACHE) { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
         let _ = fs::remove_dir(records);
     }
@@ -136,7 +138,8 @@ pub fn status(file: Option<&Path>) -> Result<Standing> {
     let may = |path: &Path, what| rustix::fs::access(path, what).is_ok();
     let is_readable = |dir: &Path| fs::read_dir(dir).is_ok();
     // One that can't be read is taken for whole.
-    let is_whole = |dir: &PathBuf| !is_readable(dir) || is_saved(dir) && dir.join("runs/0000").is_dir();
+    let is_whole =
+        |dir: &PathBuf| !is_readable(dir) || is_saved(dir) && dir.join("runs/0000").is_dir();
     let all: Vec<PathBuf> = of(&shim).into_iter().filter(is_whole).collect();
     let newest = all.last().map(|dir| Newest { dir: dir.clone(), is_readable: is_readable(dir) });
     Ok(Standing {

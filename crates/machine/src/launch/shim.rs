@@ -77,7 +77,9 @@ impl Config {
         let file = Self::beside(shim);
         let said = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
         let bytes = match files::read_limited(&file, MAX_CONFIG) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
                 return Ok(None);
             }
             read => read.map_err(|error| said(&error))?,
@@ -102,7 +104,10 @@ impl Config {
                 _ => return Ok(real),
             }
         }
-        Err(format!("{}: expected a VMM, found shims of vmeter's that lead to each other", real.display()))
+        Err(format!(
+            "{}: expected a VMM, found shims of vmeter's that lead to each other",
+            real.display()
+        ))
     }
 
     /// True for a command line that boots a guest, and is to be recorded.
@@ -110,7 +115,8 @@ impl Config {
         let boots_nothing = backend::of_exec(real, argv)
             .is_some_and(|vmm| vmm.is_probe(argv) || vmm.restores(argv).is_some());
         let words = || argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        let fits = |text: &String| regex::Regex::new(text).is_ok_and(|regex| regex.is_match(&words()));
+        let fits =
+            |text: &String| regex::Regex::new(text).is_ok_and(|regex| regex.is_match(&words()));
         !boots_nothing && self.matching.as_ref().is_none_or(fits)
     }
 }
@@ -138,7 +144,8 @@ fn found() -> Option<(PathBuf, Result<Config, String>)> {
     if name == Some(OWN) {
         return None;
     }
-    let name = name.and_then(|name| Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok());
+    let name =
+        name.and_then(|name| Path::new(OsStr::from_bytes(name.to_bytes())).canonicalize().ok());
     let image = fs::read_link(OsStr::from_bytes(OWN.to_bytes())).ok();
     [name, image].into_iter().flatten().find_map(|file| {
         let config = Config::of(&file).transpose()?;
@@ -155,7 +162,8 @@ fn become_vmm(file: &Path, config: &Config) -> Result<Never, String> {
         true => start_watcher(file).ok(),
         false => None,
     };
-    let failed = |error: &dyn std::fmt::Display| format!("cannot execute {}: {error}", real.display());
+    let failed =
+        |error: &dyn std::fmt::Display| format!("cannot execute {}: {error}", real.display());
     let words = strings(argv).map_err(|error| failed(&error))?;
     let program = CString::new(real.as_os_str().as_bytes()).map_err(|error| failed(&error))?;
     let pointers = pointers(&words);
@@ -283,7 +291,8 @@ unsafe fn watch(hear: c_int, words: &[*const c_char], environment: &[*const c_ch
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         let theirs = [(hear, 0), (nothing, 1), (nothing, 2)];
-        if libc::chdir(c"/".as_ptr()) != 0 || theirs.iter().any(|(fd, to)| libc::dup2(*fd, *to) < 0) {
+        if libc::chdir(c"/".as_ptr()) != 0 || theirs.iter().any(|(fd, to)| libc::dup2(*fd, *to) < 0)
+        {
             libc::_exit(127);
         }
         if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) != 0 {
@@ -311,7 +320,8 @@ fn read_number(from: BorrowedFd<'_>, deadline: Instant) -> Option<c_int> {
 
 fn reap(child: c_int, deadline: Instant) {
     // SAFETY: asks about a child, and takes no status.
-    let is_there = || unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } == 0;
+    let is_there =
+        || unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } == 0;
     while is_there() && Instant::now() < deadline {
         std::thread::sleep(LOOK);
     }
@@ -385,10 +395,16 @@ mod tests {
         let wants = |matching: Option<&str>, line: &str| {
             let argv: Vec<OsString> = line.split(' ').map(Into::into).collect();
             let matching = matching.map(str::to_owned);
-            Config { matching, ..Config::default() }.wants(Path::new("/usr/bin/qemu-system-x86_64"), &argv)
+            Config { matching, ..Config::default() }
+                .wants(Path::new("/usr/bin/qemu-system-x86_64"), &argv)
         };
         assert!(wants(None, "shim -m 512") && wants(Some("guest=web"), "shim -name guest=web"));
-        for line in ["shim -version", "shim -machine none -qmp stdio", "shim -cpu help", "shim -incoming defer"] {
+        for line in [
+            "shim -version",
+            "shim -machine none -qmp stdio",
+            "shim -cpu help",
+            "shim -incoming defer",
+        ] {
             assert!(!wants(None, line), "{line}");
         }
         assert!(!wants(Some("guest=web"), "shim -m 1") && !wants(Some("["), "shim -m 1"));
