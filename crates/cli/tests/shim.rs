@@ -192,9 +192,14 @@ fn a_caller_sees_what_it_sees_without() {
         let [plain, with] = [shim.real(), shim.shim.clone()].map(|program| {
             let mut child = called(&program, how).spawn().expect("it starts");
             becomes(&mut child, &shim.real(), Instant::now());
-            let seen = seen(child.id());
+            let mut last = Vec::new();
+            wait("it is where it stays", 30, || {
+                std::thread::sleep(Duration::from_millis(100));
+                let now = seen(child.id());
+                std::mem::replace(&mut last, now) == last
+            });
             end(child);
-            seen
+            last
         });
         let as_called = |line: &String| line.replace(text(&shim.shim), text(&shim.real()));
         assert_eq!(plain, with.iter().map(as_called).collect::<Vec<_>>(), "{how}");

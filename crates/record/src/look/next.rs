@@ -199,7 +199,8 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, bool) {
         }
         std::thread::sleep(EACH);
     };
-    (ended, has_kernel || matches!(ended, Ended::Up))
+    let is_up = matches!(ended, Ended::Up);
+    (ended, has_kernel || is_up)
 }
 
 fn poll<'a>(
