@@ -51,12 +51,10 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
         None if rustix::process::geteuid().is_root() => RECORDS.into(),
         None => state_dir()?.join("shim"),
     };
-    let config = Config {
-        until: options.until.clone(),
-        matching: options.matching.clone(),
-        shim_bytes: fs::metadata(PROGRAM)?.len(),
-        ..Config::new(real, records)
-    };
+    let mut config = Config::new(real, records);
+    config.until = options.until.clone();
+    config.matching = options.matching.clone();
+    config.shim_bytes = fs::metadata(PROGRAM)?.len();
     let text = serde_json::to_vec_pretty(&config).map_err(|_| {
         usage("--real and --records: a path that is not UTF-8 can't be written down")
     })?;
