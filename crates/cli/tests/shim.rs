@@ -382,12 +382,13 @@ fn what_is_not_its_own_is_neither_replaced_nor_removed() {
     let shim = Installed::of_sleep(&[]);
     let lab = &shim.lab;
     let (real, mine) = (shim.real(), lab.script("mine", "#!/bin/sh\n"));
+    let free = lab.path("x");
     let cases: [(&[&str], &str); 5] = [
         (&["--real", text(&real), "--as", text(&mine)], "did not put it there"),
         (&["--real", text(&real), "--as", text(&real)], "is the VMM itself"),
-        (&["--real", text(&shim.shim), "--as", text(&lab.path("x"))], "is itself a shim"),
+        (&["--real", text(&shim.shim), "--as", text(&free)], "is itself a shim"),
         (&["--real", "/nonexistent/qemu"], "--real: "),
-        (&["--real", text(&real), "--as", text(&lab.path("x")), "--match", "["], "--match: "),
+        (&["--real", text(&real), "--as", text(&free), "--match", "["], "--match: "),
     ];
     for (arguments, words) in cases {
         let ran = lab.run(&[&["shim", "install"], arguments].concat());
