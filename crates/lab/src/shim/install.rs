@@ -55,9 +55,10 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
     config.until = options.until.clone();
     config.matching = options.matching.clone();
     config.shim_bytes = fs::metadata(PROGRAM)?.len();
-    let text = serde_json::to_vec_pretty(&config).map_err(|_| {
+    let mut text = serde_json::to_vec_pretty(&config).map_err(|_| {
         usage("--real and --records: a path that is not UTF-8 can't be written down")
     })?;
+    text.push(b'\n');
     make_records(&config.records)?;
     let cannot = || format!("cannot install {}: --as FILE says another place", file.display());
     let folder = file.parent().unwrap_or(Path::new("/"));

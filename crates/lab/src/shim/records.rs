@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use vmeter_base::files;
 use vmeter_session::failure::host;
 use vmeter_session::folder::{Folder, Removal};
 use vmeter_session::is_saved;
@@ -16,6 +17,7 @@ const KEPT: usize = 64;
 const CACHE: &str = "cache-";
 /// Why a user's last VM was not recorded.
 const WHY: &str = "not-recorded-";
+const MAX_WHY: u64 = 64 << 10;
 
 /// The records of a shim, the oldest first.
 pub(super) fn of(shim: &Shim) -> Vec<PathBuf> {
@@ -39,10 +41,9 @@ fn path(shim: &Shim, started_at: &str, pid: i32) -> PathBuf {
 
 /// A folder for a record, and room for it: the oldest of this user's go.
 pub(super) fn begin(shim: &Shim, started_at: &str, pid: i32) -> Result<PathBuf> {
-    let own = fs::metadata("/proc/self").map(|own| own.uid());
+    let user = rustix::process::geteuid().as_raw();
     let is_own = |path: &PathBuf| {
-        let there = path.symlink_metadata();
-        there.is_ok_and(|there| there.is_dir() && own.as_ref().is_ok_and(|own| there.uid() == *own))
+        path.symlink_metadata().is_ok_and(|there| there.is_dir() && there.uid() == user)
     };
     let all: Vec<PathBuf> = of(shim).into_iter().filter(is_own).collect();
     for old in all.iter().take((all.len() + 1).saturating_sub(KEPT)) {
@@ -83,7 +84,7 @@ fn why(shim: &Shim) -> PathBuf {
 pub(super) fn note(shim: &Shim, failed: Option<&str>) {
     // There is nobody to tell that nobody can be told.
     let _ = match failed {
-        Some(text) => vmeter_base::files::write_atomic(&why(shim), text.as_bytes()),
+        Some(text) => files::write_atomic(&why(shim), text.as_bytes()),
         None => fs::remove_file(why(shim)),
     };
 }
@@ -91,13 +92,14 @@ pub(super) fn note(shim: &Shim, failed: Option<&str>) {
 /// Removes what a folder of records has beside records, if it has none.
 pub(super) fn remove_if_empty(records: &Path) {
     let paths = || fs::read_dir(records).into_iter().flatten().flatten().map(|entry| entry.path());
-    let begins = |path: &Path, with: &str| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(with))
-    };
-    if paths().all(|path| begins(&path, CACHE) || begins(&path, WHY)) {
+    let after =
+        |path: &Path, with: &str| path.file_name()?.to_str()?.strip_prefix(with).map(str::to_owned);
+    let is_number = |text: String| text.parse::<u32>().is_ok();
+    let is_cache = |path: &Path| after(path, CACHE).is_some_and(is_number);
+    let is_why = |path: &Path| after(path, WHY).is_some();
+    if paths().all(|path| is_cache(&path) || is_why(&path)) {
         for path in paths() {
-            let _ =
-                if begins(&path, CACHE) { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            let _ = if is_cache(&path) { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
         let _ = fs::remove_dir(records);
     }
@@ -147,7 +149,41 @@ pub fn status(file: Option<&Path>) -> Result<Standing> {
         can_record: may(&shim.config.records, rustix::fs::Access::WRITE_OK),
         records: all.len(),
         newest,
-        why: fs::read_to_string(why(&shim)).ok(),
+        why: files::read_limited(&why(&shim), MAX_WHY)
+            .ok()
+            .map(|text| String::from_utf8_lossy(&text).into_owned()),
         shim,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmeter_machine::launch::shim::Config;
+
+    #[test]
+    fn the_oldest_go_and_what_is_not_of_this_shim_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::new("/q".into(), folder.path().to_owned());
+        let shim = Shim { file: "/bin/vmeter-qemu".into(), config };
+        let other = folder.path().join("20260101T000000Z-vmeter-qemu-2-7");
+        fs::create_dir(&other).expect("a folder");
+        let stamp = |n: i32| format!("2026-01-01T00:{:02}:{:02}Z", n / 60, n % 60);
+        let count = KEPT as i32 + 6;
+        for n in 0..count {
+            let dir = begin(&shim, &stamp(n), n).expect("a folder");
+            drop(Folder::make(&dir).expect("a session's folder"));
+        }
+        let all = of(&shim);
+        assert_eq!(all.len(), KEPT);
+        let pids =
+            |path: &PathBuf| path.to_string_lossy().rsplit_once('-').map(|(_, pid)| pid.parse());
+        assert_eq!(pids(&all[0]), Some(Ok(6)));
+        assert_eq!(pids(&all[KEPT - 1]), Some(Ok(count - 1)));
+        assert!(other.is_dir());
+        begin(&shim, &stamp(count - 1), count - 1).expect_err("it is there");
+        assert_eq!(cache(&shim).expect("a folder"), cache(&shim).expect("it is there"));
+        remove_if_empty(folder.path());
+        assert_eq!(of(&shim).len(), KEPT);
+    }
 }
