@@ -40,6 +40,7 @@ lint:
 	@scripts/setup.sh lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/arm64.sh check
 
 bench: build kernel
 	cargo bench --workspace --locked

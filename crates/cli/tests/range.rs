@@ -280,6 +280,9 @@ fn a_search_says_what_it_did_not_look_for() {
     let both =
         said.contains("another commit changed the time too") || said.contains("If several did");
     assert!(both, "{said}");
+    // Nothing is built.
+    assert!(said.contains("what any two commits may differ by"), "{said}");
+    assert!(!said.contains("two builds"), "{said}");
     assert!(search(&back).contains("a change that a later commit took back is not seen"));
 }
 

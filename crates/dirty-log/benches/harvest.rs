@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One harvest of 917 248 pages, visiting each dirty word, waiting for writers included.
 
 #![allow(missing_docs)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One mark, by two threads at once: the time of the slower one, for each page marked.
 
 #![allow(missing_docs)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The crate's promises, as ratios within one run: contenders take turns, so that whatever
 //! else the host does hits all of them. `cargo bench -p dirty-log --bench ratios`.
 

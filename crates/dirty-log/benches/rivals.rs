@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What the switch buys over simpler bitmaps, as tables of medians and quartiles from one run:
 //! contenders take turns, so that whatever else the host does hits all of them.
 //!

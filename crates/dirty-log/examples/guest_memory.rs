@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A rust-vmm VMM with this bitmap instead of vm-memory's `AtomicBitmap`: one type
 //! argument changes. Guest memory of two regions, of which one is hot-added; a device
 //! thread writes while a pre-copy migration sends what is dirty, pass by pass.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A pre-copy loop over a tracker that reports and protects apart: each round asks what was
 //! written, and protects each run right before it is copied, so that what is written again
 //! before its turn is sent once in that round. The last round is with the writers stopped.

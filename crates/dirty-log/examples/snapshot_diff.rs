@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Snapshots of which each but the first has only what was written since the one before it:
 //! the runs of pages and their content. Restoring is applying them in order.
 //!

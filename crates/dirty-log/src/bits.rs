@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The bits of one slot, with a summary above them.
 //!
 //! Three levels: 64-bit words, eight to a cache line; a byte for each such line (512

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The two halves of an asymmetric fence: free for writers, a system call for harvests.
 //!
 //! A writer publishes which bitmap it is about to touch and then looks whether that is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What a harvest found.
 
 use crate::bits::Bits;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Replacing what writers use, and waiting for exactly those that still do.
 //!
 //! Writer, with a cell of its own:

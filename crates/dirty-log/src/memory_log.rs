@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The slots of a whole guest, found by guest-physical address, while slots come and go.
 //!
 //! The table of slots is replaced by the same protocol as the bitmaps: marks look it up

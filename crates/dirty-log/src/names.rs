@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The names that vm-memory's `AtomicBitmap` has for the same: a VMM that calls those changes
 //! the type and nothing else.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Pages from several sources put together.
 
 use crate::bits::{Bits, Shape};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Words of 64 pages as runs: what a migration sends in one piece.
 
 use std::convert::Infallible;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The pages of one memory slot, as writers see them.
 
 use crate::bits::{Bits, BitsRef, Shape};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Three ways to harvest, under the names of the measurement that compared them in KVM: the
 //! patch series on the kvm mailing list in 2010 that moved its dirty bitmaps to user space.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The simple way: atomic words with a summary above them, harvested by exchanging words for
 //! zeroes. No second bitmap, no wait for writers, nothing of a thread's own, no system call,
 //! and no `unsafe`: a fork's child, a signal handler and a process in any seccomp filter may

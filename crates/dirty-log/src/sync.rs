@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The atomics, in one place: `tests/loom.rs` compiles the protocol against loom's instead.
 
 pub(crate) use std::hint::spin_loop;

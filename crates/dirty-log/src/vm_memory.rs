@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! vm-memory's traits: `GuestMemoryMmap<DirtyBitmap>` instead of `<AtomicBitmap>`.
 
 use crate::strategy::{DirtyBitmap, Strategy};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Each thread's own record, in its thread-local storage, and the registry of them.
 
 use crate::fence;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A caller who stops, or panics, in the middle of a harvest: what it took is taken, all else is
 //! still marked, and nothing is both.
 

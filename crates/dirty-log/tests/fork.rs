@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A child of a process whose threads are marking: it has one thread, and waits for none of
 //! those that it has not. A test of its own, as it forks.
 

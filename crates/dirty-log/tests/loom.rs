@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The protocol, in the orders of execution that the memory model allows.
 //!
 //! The library's own `hazard.rs` and `bits.rs` are compiled here against loom's atomics.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! As `loom.rs`: two switches that are noted in the same place, a bitmap that is freed, a table
 //! of slots that is replaced.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The simple bitmap's own source against loom: marks and harvests in the orders that the
 //! memory model allows. loom gives sequentially consistent accesses no more than the strength
 //! of acquire and release, so each is between two fences here.

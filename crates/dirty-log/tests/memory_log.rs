@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Slots that come and go while threads mark.
 
 use dirty_log::{GetOpt, GetOrg, MemoryLog, SlotError, Strategy, SwitchOpt};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Faults that the mprotect tracker's handler gets and that are not, or no longer, its own:
 //! each in a process of its own, as some end it. One test, which forks.
 

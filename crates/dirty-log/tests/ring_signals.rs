@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A dirty ring that is reset by a thread which signals interrupt, while vCPUs write: since
 //! Linux 6.16 KVM_RESET_DIRTY_RINGS stops short when a signal is pending, and counts entries
 //! that it has not protected. Every page that was

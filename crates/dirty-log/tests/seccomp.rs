@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A seccomp filter that comes after the first bitmap and refuses membarrier(2) with an errno:
 //! the harvest panics, as it can't be right, and its pages are in the next one.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What all three strategies have in common, by one test for all.
 
 use dirty_log::{

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Marks and harvests at full speed, with the fences that this host gives.
 
 mod common;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The same, as where membarrier(2) is missing or refused.
 
 mod common;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The simple bitmap: against a set of pages, by threads at full speed, and in the orders that
 //! loom tells apart.
 

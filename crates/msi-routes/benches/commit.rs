@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One commit by number of routes: the bare ioctl, the library's commit of one changed
 //! route, and the library without the ioctl, which is what it adds.
 //!

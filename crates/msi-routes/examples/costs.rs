@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What enabling MSI-X vectors costs on this host, by strategy.
 //!
 //! `cargo run --release -p msi-routes --example costs --

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Detaching the irqfds of vectors that are to be masked or removed, before the table is
 //! locked: `KVM_IRQFD` waits for a workqueue and an SRCU grace period each time, and nobody
 //! else's commit is to wait for those of a device that is unplugged. Several threads at once
@@ -5,7 +7,7 @@
 
 use crate::foreign::Errno;
 use crate::ops::Op;
-use crate::route::{Phase, Route};
+use crate::route::Route;
 use crate::shared::Shared;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -86,8 +88,8 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         for (route, detached) in self.all().values() {
-            if detached.is_ok() && route.phase() == Phase::Live && !route.is_attached() {
-                route.set_phase(Phase::Masked);
+            if detached.is_ok() && !route.is_attached() {
+                route.mask_live();
             }
         }
     }
@@ -107,8 +109,8 @@ fn wanted(ops: &[Op]) -> Vec<&Route> {
         change(&mut wants.entry(key(route)).or_insert_with(|| (route, Want::default())).1);
     }
     let closed = |(route, want): &(&Route, Want)| {
-        let live = route.phase() == Phase::Live;
-        !route.source().is_gate() && (want.remove || want.mask && live)
+        let closes = want.remove || want.mask && route.may_deliver();
+        !route.source().is_gate() && closes
     };
     let mut routes: Vec<&Route> =
         wants.into_values().filter(closed).map(|(route, _)| route).collect();

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Changes that are committed together or not at all.
 
 use crate::ahead::Ahead;

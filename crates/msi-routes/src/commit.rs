@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The commit: masks, one ioctl, irqfds, in the order in which no interrupt is lost.
 //!
 //! 1. Vectors to be masked or removed are closed first: what they raise from now on waits
@@ -15,12 +17,12 @@
 use crate::ahead::Ahead;
 use crate::fixed::FixedPlan;
 use crate::foreign::Errno;
+use crate::message::MsiMessage;
 use crate::ops::{Op, Ops};
 use crate::plan::{Closed, Plan};
 use crate::report::{CommitError, Failure, Report, Step};
-use crate::route::{Home, Phase, Route};
+use crate::route::{Phase, Route};
 use crate::shared::{Locked, Shared};
-use crate::source::Source;
 use std::sync::{Arc, MutexGuard};
 
 pub(crate) struct Commit<'a> {
@@ -98,7 +100,11 @@ impl<'a> Commit<'a> {
     /// The kernel panicked: routes say what the kernel has of them.
     fn abandon(&mut self) {
         let Locked { table, workspace } = &mut *self.locked;
-        table.roll_back();
+        table.doubt();
+        self.shared.put_back(&self.retired);
+        for plan in &self.fixed {
+            plan.abandon(&mut self.shared.pool());
+        }
         for plan in &workspace.plans {
             let (route, gsi) = (&plan.route, plan.route.gsi());
             if !plan.new && route.phase() == Phase::Staged {
@@ -107,8 +113,8 @@ impl<'a> Commit<'a> {
             let unborn = route.phase() == Phase::Staged;
             if unborn || !route.is_signalled() && !table.is_routed(gsi) {
                 route.retire();
-            } else if plan.closed.is_some() && route.phase() == Phase::Live {
-                route.set_phase(Phase::Masked);
+            } else if plan.closed.is_some() {
+                route.mask_live();
             }
             let message = plan.message.filter(|_| table.has(gsi, &plan.translated));
             message.into_iter().for_each(|message| route.set_message(message));
@@ -190,7 +196,7 @@ impl<'a> Commit<'a> {
             let Some(message) = plan.message.filter(|_| !plan.remove && !plan.failed) else {
                 continue;
             };
-            match self.shared.kernel.translate(message) {
+            match self.shared.translate(message) {
                 Ok(translated) => plan.translated = translated,
                 Err(e) => {
                     if plan.new {
@@ -201,7 +207,7 @@ impl<'a> Commit<'a> {
             }
         }
         for plan in &mut self.fixed {
-            if let Err(e) = plan.translate(&*self.shared.kernel) {
+            if let Err(e) = plan.translate(self.shared) {
                 self.report.failures.push(plan.fail(&mut self.shared.pool(), e));
             }
         }
@@ -211,7 +217,7 @@ impl<'a> Commit<'a> {
     fn close(&mut self, ahead: &Ahead) {
         for plan in &mut self.locked.workspace.plans {
             let route = &plan.route;
-            if !plan.remove && (plan.live != Some(false) || route.phase() != Phase::Live) {
+            if !plan.remove && (plan.live != Some(false) || !route.may_deliver()) {
                 continue;
             }
             let was_live = route.phase() == Phase::Live;
@@ -278,17 +284,7 @@ impl<'a> Commit<'a> {
 
     /// Entries of routes that are no more, now that the table is committed anyway.
     fn sweep(&mut self) {
-        let Some((retired, stuck)) = self.shared.take_waste() else { return };
-        self.retired = retired;
-        let failed = |(source, gsi): &(Source, u32)| {
-            self.shared.kernel.detach(source.eventfd(), *gsi).is_err()
-        };
-        let (failed, done): (Vec<_>, Vec<_>) = stuck.into_iter().partition(failed);
-        self.shared.put_back(&[], failed);
-        for (_, gsi) in done {
-            self.shared.release(gsi);
-            self.retired.push(gsi);
-        }
+        self.retired = self.shared.take_waste();
         for &gsi in &self.retired {
             self.locked.table.remove(gsi);
         }
@@ -298,7 +294,7 @@ impl<'a> Commit<'a> {
     fn undo(mut self, routes: usize, source: Errno) -> CommitError {
         self.locked.table.roll_back();
         let mut not_restored = Vec::new();
-        self.shared.put_back(&self.retired, Vec::new());
+        self.shared.put_back(&self.retired);
         self.fixed.iter().for_each(|plan| plan.forget(&mut self.shared.pool()));
         for plan in &mut self.locked.workspace.plans {
             if plan.new {
@@ -321,25 +317,26 @@ impl<'a> Commit<'a> {
             }
         }
         if was_live {
-            Self::let_through(shared, route);
+            Self::let_through(shared, route, route.message());
         }
         plan.closed = None;
         Ok(())
     }
 
     /// Opens a route's source. What can't be translated was told by its plan.
-    fn let_through(shared: &Shared, route: &Route) {
+    fn let_through(shared: &Shared, route: &Route, message: MsiMessage) {
         if !route.is_signalled() {
             return route.open();
         }
-        if let Ok(message) = shared.kernel.translate(route.message()) {
+        if let Ok(message) = shared.translate(message) {
             route.open_signalled(message);
         }
     }
 
     /// The kernel has the table: what was removed gives its GSIs back.
     fn settle_removed(&mut self) {
-        self.fixed.iter().for_each(|plan| plan.settle(&mut self.shared.pool()));
+        let fixed = std::mem::take(&mut self.fixed);
+        fixed.iter().for_each(|plan| plan.settle(&mut self.shared.pool()));
         let plans = &self.locked.workspace.plans;
         let removed = plans.iter().filter(|plan| plan.remove && !plan.failed);
         self.shared.retire(removed.map(|plan| &plan.route));
@@ -361,12 +358,11 @@ impl<'a> Commit<'a> {
                     }
                 }
             }
-            if let Some(message) = plan.message {
-                route.set_message(message);
-            }
+            let message = plan.message.unwrap_or_else(|| route.message());
             if live {
-                Self::let_through(self.shared, route);
+                Self::let_through(self.shared, route, message);
             }
+            route.set_message(message);
             route.set_phase(if live { Phase::Live } else { Phase::Masked });
         }
     }
@@ -382,7 +378,7 @@ impl<'a> Commit<'a> {
                 table.remove(route.gsi());
             } else if plan.message.is_some() {
                 // What the table had was asked of the kernel before, and it may say no now.
-                let before = self.shared.kernel.translate(route.message());
+                let before = self.shared.translate(route.message());
                 if let Some(before) = before.ok().filter(|b| !table.has(route.gsi(), b)) {
                     table.put(route.gsi(), before.entry(route.gsi()));
                 }

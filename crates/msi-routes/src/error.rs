@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What can go wrong, and what the user can do about it.
 
 use crate::foreign::Errno;

@@ -1,10 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Changes of fixed routes, each of which may fail alone.
 
 use crate::foreign::Errno;
-use crate::kernel::Kernel;
 use crate::message::{FixedRoute, MsiMessage};
 use crate::pool::Pool;
 use crate::report::{Failure, Step};
+use crate::shared::Shared;
 use crate::table::Table;
 
 /// What a batch wants of a GSI's fixed routes.
@@ -82,8 +84,8 @@ impl FixedPlan {
     }
 
     /// Has its messages translated.
-    pub(crate) fn translate(&mut self, kernel: &dyn Kernel) -> Result<(), Errno> {
-        let translated = self.routes.iter().map(|route| route.translated(kernel));
+    pub(crate) fn translate(&mut self, shared: &Shared) -> Result<(), Errno> {
+        let translated = self.routes.iter().map(|route| route.translated(shared));
         self.routes = translated.collect::<Result<_, _>>()?;
         Ok(())
     }
@@ -129,6 +131,15 @@ impl FixedPlan {
     pub(crate) fn forget(&self, pool: &mut Pool) {
         if !self.failed {
             self.ops.iter().for_each(|op| op.forget(pool));
+        }
+    }
+
+    /// The kernel panicked.
+    pub(crate) fn abandon(&self, pool: &mut Pool) {
+        if self.kept {
+            self.settle(pool);
+        } else {
+            self.forget(pool);
         }
     }
 

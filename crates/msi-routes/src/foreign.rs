@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The kernel's and other crates' types behind our own: a new 0.x of theirs is no break of ours.
 //! The feature `kvm-ioctls` leads to them and back.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A table that KVM refuses for one message: the others of the batch are committed without
 //! it, and it is named. Fixed routes are among the candidates, whatever they are.
 //!

@@ -1,10 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The three ioctls, behind a trait so that tests can make any of them fail.
 
 use crate::foreign::{Errno, EventFd, Routing};
 use crate::message::MsiMessage;
 use std::sync::Arc;
 
-/// What a [`Router`](crate::Router) needs of a VM. Implemented for kvm-ioctls' `VmFd` with the
+/// What a [`Router`](crate::Router) needs of a VM. A method may panic: the library does not know
+/// then whether it did its work, and puts it right with the next commit. Implemented for kvm-ioctls' `VmFd` with the
 /// feature `kvm-ioctls`, so any rust-vmm VMM has one.
 pub trait Kernel: Send + Sync {
     /// How many routes the table may hold, and how many GSIs there are
@@ -25,7 +28,8 @@ pub trait Kernel: Send + Sync {
     fn attach(&self, eventfd: &EventFd, gsi: u32) -> Result<(), Errno>;
 
     /// Undoes [`Self::attach`]; when it returns, nothing written before is under way any
-    /// more, and what is written from now on stays in the eventfd.
+    /// more, and what is written from now on stays in the eventfd. One that is not attached is no
+    /// error, as in KVM: after a panic it is detached again.
     ///
     /// # Errors
     /// What the kernel says.
@@ -41,6 +45,14 @@ pub trait Kernel: Send + Sync {
     /// It can't be: that vector, or fixed route, fails alone.
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
         Ok(message)
+    }
+
+    /// Does it take a device's id with a message (`KVM_CAP_MSI_DEVID`)? An arm64 VM with a GICv3
+    /// ITS does, and drops interrupts without one. If not, [`MsiMessage::devid`] is left out of
+    /// what it gets: older kernels refuse `KVM_MSI_VALID_DEVID`. Asked about messages that have an id,
+    /// until it says yes.
+    fn takes_devid(&self) -> bool {
+        true
     }
 
     /// As [`Self::attach`], for a level-triggered pin: at the guest's end of interrupt the
@@ -113,6 +125,10 @@ mod vm_fd {
             Ok(self.register_irqfd_with_resample(eventfd, resample, gsi)?)
         }
 
+        fn takes_devid(&self) -> bool {
+            self.check_extension(Cap::MsiDevid)
+        }
+
         fn signals(&self) -> bool {
             self.check_extension(Cap::SignalMsi)
         }
@@ -144,6 +160,10 @@ impl<K: Kernel + ?Sized> Kernel for Arc<K> {
 
     fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
         (**self).translate(message)
+    }
+
+    fn takes_devid(&self) -> bool {
+        (**self).takes_devid()
     }
 
     fn attach_resampled(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 #![doc = include_str!("../README.md")]
 
 mod ahead;
@@ -13,6 +15,7 @@ pub mod measure;
 mod message;
 mod msi;
 mod msix;
+mod on_panic;
 mod ops;
 mod pin;
 mod plan;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What each strategy costs: samples, taken in turn so that whatever else the host does
 //! hits all strategies alike. What they mean is for the caller's statistics to say.
 

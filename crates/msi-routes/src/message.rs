@@ -1,7 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Routes as the kernel's entries.
 
 use crate::foreign::Errno;
-use crate::kernel::Kernel;
+use crate::shared::Shared;
 use kvm_bindings::{
     kvm_irq_routing_entry, kvm_irq_routing_hv_sint, kvm_irq_routing_irqchip, kvm_irq_routing_msi,
     kvm_irq_routing_msi__bindgen_ty_1, kvm_irq_routing_xen_evtchn, KVM_IRQ_ROUTING_HV_SINT,
@@ -16,7 +18,9 @@ pub struct MsiMessage {
     pub address: u64,
     /// What: on x86 the vector and delivery mode.
     pub data: u32,
-    /// The device's id, which an ARM GIC ITS wants beside the message.
+    /// The device's id (on PCI its requester id, as the ITS' `msi-map` has it), which an arm64
+    /// GICv3 ITS wants beside the message. KVM gets it where it
+    /// [takes one](crate::Kernel::takes_devid).
     pub devid: Option<u32>,
 }
 
@@ -155,9 +159,9 @@ impl FixedRoute {
     }
 
     /// As the table gets it.
-    pub(crate) fn translated(&self, kernel: &dyn Kernel) -> Result<Self, Errno> {
+    pub(crate) fn translated(&self, shared: &Shared) -> Result<Self, Errno> {
         match self.message().filter(|_| self.translate) {
-            Some(message) => Ok(Self::as_is(kernel.translate(message)?.entry(self.gsi()))),
+            Some(message) => Ok(Self::as_is(shared.translate(message)?.entry(self.gsi()))),
             None => Ok(*self),
         }
     }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A device's MSI capability: 1 to 32 vectors that share one message.
 //!
 //! Registers and their meaning: PCI Local Bus 3.0, 6.8.1. Used like [`Msix`](crate::Msix):

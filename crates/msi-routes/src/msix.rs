@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A device's MSI-X capability: the registers that the guest sees, and the routes that
 //! follow from them.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The changes that a batch stages.
 
 use crate::fixed::FixedOp;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! irqfds of pins: what is not a message.
 
 use crate::error::RouteError;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What a commit wants of each route, and memory for it that is kept between commits.
 
 use crate::message::MsiMessage;

@@ -1,9 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! GSI numbers: allocated lowest first, because the kernel's cost grows with the highest.
 
 use crate::error::RouteError;
 use crate::message::FixedRoute;
 use crate::source::Source;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// A set of GSIs.
 #[derive(Debug, Clone)]
@@ -95,7 +97,7 @@ pub(crate) struct Pool {
     fixed: BTreeMap<u32, FixedGsi>,
     fixed_entries: usize,
     /// Dropped routes whose irqfd could not be detached: their GSIs stay taken.
-    stuck: Vec<(Source, u32)>,
+    stuck: VecDeque<(Source, u32)>,
 }
 
 impl Pool {
@@ -112,7 +114,7 @@ impl Pool {
             signalled: GsiSet::new(MOST_SIGNALLED),
             fixed: BTreeMap::new(),
             fixed_entries: 0,
-            stuck: Vec::new(),
+            stuck: VecDeque::new(),
         }
     }
 
@@ -169,8 +171,18 @@ impl Pool {
         self.msi -= 1;
     }
 
-    pub(crate) fn take_stuck(&mut self) -> Vec<(Source, u32)> {
-        std::mem::take(&mut self.stuck)
+    pub(crate) fn stuck(&self) -> usize {
+        self.stuck.len()
+    }
+
+    /// The one that has been stuck longest.
+    pub(crate) fn take_stuck(&mut self) -> Option<(Source, u32)> {
+        self.stuck.pop_front()
+    }
+
+    /// It could not be detached.
+    pub(crate) fn put_back_stuck(&mut self, source: Source, gsi: u32) {
+        self.stuck.push_back((source, gsi));
     }
 
     /// GSIs given back since the last call that nobody has taken again; of those that
@@ -179,10 +191,9 @@ impl Pool {
         self.retired.drain_but(&self.used).collect()
     }
 
-    /// Undoes [`Self::take_retired`] and [`Self::take_stuck`].
-    pub(crate) fn put_back(&mut self, retired: &[u32], stuck: Vec<(Source, u32)>) {
+    /// Undoes [`Self::take_retired`].
+    pub(crate) fn put_back(&mut self, retired: &[u32]) {
         retired.iter().for_each(|&gsi| self.retired.insert(gsi));
-        self.stuck.extend(stuck);
     }
 
     fn check_range(&self, gsi: u32) -> Result<(), RouteError> {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Routes that deliver by messages of their own get entries in the table, all in one commit.
 //!
 //! A gate need not have a route: `KVM_SIGNAL_MSI` injects its message, with as many system calls
@@ -8,8 +10,9 @@
 use crate::foreign::Errno;
 use crate::isolate::{isolate, Bringer, Candidate};
 use crate::message::MsiMessage;
+use crate::on_panic::on_panic;
 use crate::report::{CommitError, Failure, Report, Step};
-use crate::route::{Phase, Route};
+use crate::route::{Home, Phase, Route};
 use crate::shared::{Locked, Shared};
 use std::sync::MutexGuard;
 
@@ -32,14 +35,26 @@ struct Promotion<'a> {
 pub(crate) fn promote(shared: &Shared) -> Result<Report, CommitError> {
     let locked = shared.lock();
     let mut promotion = Promotion { shared, locked, chosen: Vec::new(), report: Report::default() };
+    // An eventfd is attached once only.
+    shared.detach_stuck();
     promotion.choose();
     promotion.run()
+}
+
+impl Drop for Promotion<'_> {
+    /// The kernel panicked: those that have no irqfd yet are signalled as before.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let left = self.chosen.iter().filter(|chosen| !chosen.failed);
+            left.for_each(|chosen| self.shared.give_back(chosen.gsi));
+        }
+    }
 }
 
 impl Promotion<'_> {
     fn run(mut self) -> Result<Report, CommitError> {
         if self.chosen.is_empty() {
-            return Ok(self.report);
+            return Ok(std::mem::take(&mut self.report));
         }
         self.edit(&vec![true; self.chosen.len()]);
         let routes = self.locked.table.len();
@@ -53,7 +68,7 @@ impl Promotion<'_> {
             // No irqfd leads to the entries; they go with the next commit.
         }
         self.report.counts.routes = self.locked.table.len();
-        Ok(self.report)
+        Ok(std::mem::take(&mut self.report))
     }
 
     fn isolate(&mut self, first: Errno) -> Result<(), Errno> {
@@ -69,7 +84,7 @@ impl Promotion<'_> {
             if !route.is_signalled() || !matches!(route.phase(), Phase::Live | Phase::Masked) {
                 continue;
             }
-            let message = match self.shared.kernel.translate(route.message()) {
+            let message = match self.shared.translate(route.message()) {
                 Ok(message) => message,
                 Err(e) => {
                     let step = Step::Message(route.message());
@@ -86,12 +101,15 @@ impl Promotion<'_> {
 
     /// The kernel has the entries: irqfds, and the gates deliver by them.
     fn attach(&mut self) {
-        for Chosen { route, gsi, failed, .. } in std::mem::take(&mut self.chosen) {
+        self.chosen.reverse();
+        while let Some(Chosen { route, gsi, failed, .. }) = self.chosen.pop() {
             if failed {
                 continue;
             }
             // Nobody writes to its eventfd before the gate is told to.
-            match self.shared.kernel.attach(route.source().eventfd(), gsi) {
+            let lost = || self.shared.detach_later(route.source(), gsi);
+            let kernel = &self.shared.kernel;
+            match on_panic(lost, || kernel.attach(route.source().eventfd(), gsi)) {
                 Ok(()) => {
                     let number = route.gsi();
                     route.promoted(gsi);

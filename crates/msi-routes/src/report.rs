@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What a commit did, vector by vector.
 
 use crate::foreign::Errno;

@@ -1,8 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One vector's route: a handle that never outlives its GSI.
 
 use crate::foreign::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
+use crate::on_panic::on_panic;
 use crate::source::{Owner, Source, Way};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +35,9 @@ pub(crate) trait Home: Send + Sync {
 
     /// Detaches its irqfd. False if that failed: its GSI stays taken until a sweep manages.
     fn detach(&self, source: &Source, gsi: u32) -> bool;
+
+    /// A sweep detaches its irqfd, and frees its GSI then.
+    fn detach_later(&self, source: &Source, gsi: u32);
 }
 
 /// A vector's route. Clones are the same route.
@@ -53,6 +59,8 @@ pub(crate) struct RouteInner {
     /// The kernel has its irqfd. Held while it is asked to take it or to give it back, which
     /// may be without the table's lock.
     attached: Mutex<bool>,
+    /// The kernel panicked when it was last asked: whether it has the irqfd is not known.
+    unsure: AtomicBool,
     /// The batch that touched it last.
     pub(crate) batch: AtomicU64,
     message: Mutex<MsiMessage>,
@@ -73,6 +81,7 @@ impl Route {
             owner: Owner::new(),
             phase: AtomicU8::new(Phase::Staged as u8),
             attached: Mutex::new(false),
+            unsure: AtomicBool::new(false),
             batch: AtomicU64::new(0),
             message: Mutex::new(message),
             home,
@@ -152,12 +161,41 @@ impl Route {
         *self.attached()
     }
 
+    /// Whether the kernel has its irqfd is not known: it is detached before anything else.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.0.unsure.load(Ordering::Acquire)
+    }
+
+    /// It is live, or may be as far as is known.
+    pub(crate) fn may_deliver(&self) -> bool {
+        self.phase() == Phase::Live || self.is_unsure()
+    }
+
+    /// Calls the kernel about its irqfd. Should it panic, the route is unsure, and masked.
+    fn ask<T>(&self, call: impl FnOnce() -> T) -> T {
+        let lost = || {
+            self.0.unsure.store(true, Ordering::Release);
+            self.mask_live();
+        };
+        on_panic(lost, call)
+    }
+
+    /// Masked, if it was live.
+    pub(crate) fn mask_live(&self) {
+        if self.phase() == Phase::Live {
+            self.set_phase(Phase::Masked);
+        }
+    }
+
     /// Attaches its irqfd; false if it was.
     pub(crate) fn attach(&self, kernel: &dyn Kernel) -> Result<bool, Errno> {
         let mut attached = self.attached();
+        if self.is_unsure() {
+            self.detach_now(kernel, &mut attached)?;
+        }
         let new = !*attached;
         if new {
-            kernel.attach(self.source().eventfd(), self.gsi())?;
+            self.ask(|| kernel.attach(self.source().eventfd(), self.gsi()))?;
             *attached = true;
         }
         Ok(new)
@@ -166,12 +204,18 @@ impl Route {
     /// Detaches its irqfd; false if it was not attached.
     pub(crate) fn detach(&self, kernel: &dyn Kernel) -> Result<bool, Errno> {
         let mut attached = self.attached();
-        let was = *attached;
+        let was = *attached || self.is_unsure();
         if was {
-            kernel.detach(self.source().eventfd(), self.gsi())?;
-            *attached = false;
+            self.detach_now(kernel, &mut attached)?;
         }
         Ok(was)
+    }
+
+    fn detach_now(&self, kernel: &dyn Kernel, attached: &mut bool) -> Result<(), Errno> {
+        self.ask(|| kernel.detach(self.source().eventfd(), self.gsi()))?;
+        *attached = false;
+        self.0.unsure.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// It is gone from now on: the GSI that is to be given back, unless it was.
@@ -179,7 +223,8 @@ impl Route {
         self.0.go()
     }
 
-    /// Nothing of it is in the kernel but perhaps its table entry: gives its GSI back.
+    /// Nothing of it is in the kernel but perhaps its table entry: gives its GSI back; if it is
+    /// unsure, once a sweep has detached it.
     pub(crate) fn retire(&self) {
         self.0.retire();
     }
@@ -205,8 +250,12 @@ impl RouteInner {
     }
 
     fn retire(&self) {
-        if let Some(gsi) = self.go() {
-            self.home.release(gsi);
+        match self.go() {
+            Some(gsi) if self.unsure.swap(false, Ordering::AcqRel) => {
+                self.home.detach_later(&self.source, gsi);
+            }
+            Some(gsi) => self.home.release(gsi),
+            None => {}
         }
     }
 }
@@ -215,7 +264,8 @@ impl Drop for RouteInner {
     fn drop(&mut self) {
         self.source.close(self.owner);
         let attached = *self.attached.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if !attached || self.home.detach(&self.source, self.gsi()) {
+        let unsure = std::mem::take(self.unsure.get_mut());
+        if !(attached || unsure) || self.home.detach(&self.source, self.gsi()) {
             self.retire();
         }
     }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One VM's routes.
 
 use crate::batch::Batch;
@@ -16,8 +18,9 @@ use crate::table::Table;
 use kvm_bindings::kvm_irq_routing_entry;
 use std::sync::Arc;
 
-/// An x86 IO-APIC's pins: MSI routes stay off their GSIs even where no pin is routed.
-const FIRST_MSI_GSI: u32 = 24;
+/// An x86 IO-APIC's pins: MSI routes stay off their GSIs even where no pin is routed. Elsewhere
+/// they stay off those of fixed routes only.
+const FIRST_MSI_GSI: u32 = if cfg!(target_arch = "x86_64") { 24 } else { 0 };
 
 /// One VM's GSI routing table. Clones are handles of the same one; all threads may use it.
 #[derive(Clone)]
@@ -25,7 +28,7 @@ pub struct Router(pub(crate) Arc<Shared>);
 
 impl Router {
     /// A VM's table, which holds `existing` now: on x86 [`FixedRoute::pc_defaults`] after
-    /// `KVM_CREATE_IRQCHIP`. It must be the only one to call `KVM_SET_GSI_ROUTING` from now
+    /// `KVM_CREATE_IRQCHIP`, on arm64 [`FixedRoute::gic_defaults`] where irqfds raise SPIs. It must be the only one to call `KVM_SET_GSI_ROUTING` from now
     /// on: the kernel has no way to add to a table, or to read it. Makes no system call but
     /// `KVM_CHECK_EXTENSION`.
     ///
@@ -38,7 +41,8 @@ impl Router {
         Self::with_first_gsi(kernel, existing, FIRST_MSI_GSI)
     }
 
-    /// The same; MSI routes get GSIs from `first` on (24 otherwise).
+    /// The same; MSI routes get GSIs from `first` on (otherwise from 24 on x86, from
+    /// 0 elsewhere; never one that `existing` has).
     ///
     /// # Errors
     /// As [`Self::new`].

@@ -1,9 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What all handles of one VM share: the kernel's table, the GSIs, and what is to be swept.
 
 use crate::error::RouteError;
 use crate::foreign::Errno;
 use crate::kernel::Kernel;
 use crate::message::MsiMessage;
+use crate::on_panic::on_panic;
 use crate::plan::Workspace;
 use crate::pool::{Pool, MOST_SIGNALLED};
 use crate::route::{Home, Route, RouteInner};
@@ -11,9 +14,6 @@ use crate::source::Source;
 use crate::table::Table;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// GSIs given back that nobody has taken again, and irqfds that could not be detached.
-pub(crate) type Waste = (Vec<u32>, Vec<(Source, u32)>);
 
 /// What a commit holds from its first look at the table to its last ioctl.
 pub(crate) struct Locked {
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) lazy: AtomicBool,
     /// Gates' routes for which the table has no room are signalled.
     pub(crate) signals: AtomicBool,
+    /// The kernel said that it takes devices' ids.
+    devids: AtomicBool,
     /// The pool has something to sweep: spares commits its lock otherwise.
     waste: AtomicBool,
 }
@@ -52,6 +54,7 @@ impl Shared {
             signalled: Mutex::default(),
             lazy: AtomicBool::new(false),
             signals: AtomicBool::new(false),
+            devids: AtomicBool::new(false),
             waste: AtomicBool::new(false),
         }
     }
@@ -65,14 +68,29 @@ impl Shared {
         self.locked.lock().unwrap_or_else(|poisoned| {
             self.locked.clear_poison();
             let mut locked = poisoned.into_inner();
-            // A kernel that panicked did not take it.
-            locked.table.roll_back();
+            locked.table.doubt();
             locked
         })
     }
 
     pub(crate) fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What goes into the table for a message.
+    pub(crate) fn translate(&self, message: MsiMessage) -> Result<MsiMessage, Errno> {
+        let mut message = self.kernel.translate(message)?;
+        if message.devid.is_some() && !self.takes_devid() {
+            message.devid = None;
+        }
+        Ok(message)
+    }
+
+    /// The answer may become yes: when the VMM makes the ITS.
+    fn takes_devid(&self) -> bool {
+        let takes = self.devids.load(Ordering::Relaxed) || self.kernel.takes_devid();
+        self.devids.store(takes, Ordering::Relaxed);
+        takes
     }
 
     /// A GSI for a route from this source; or a number above them and true, if it is to be
@@ -130,24 +148,34 @@ impl Shared {
         }
     }
 
-    /// Puts back what a sweep could not do.
-    pub(crate) fn put_back(&self, retired: &[u32], stuck: Vec<(Source, u32)>) {
-        if !retired.is_empty() || !stuck.is_empty() {
-            self.pool().put_back(retired, stuck);
+    /// Puts back what was to be swept out of a table that the kernel has not got.
+    pub(crate) fn put_back(&self, retired: &[u32]) {
+        if !retired.is_empty() {
+            self.pool().put_back(retired);
             self.waste.store(true, Ordering::Release);
         }
     }
 
-    /// What is to be swept: GSIs given back that nobody has taken again, and irqfds that
-    /// could not be detached. None if there is nothing.
-    pub(crate) fn take_waste(&self) -> Option<Waste> {
-        if !self.waste.load(Ordering::Acquire) {
-            return None;
-        }
+    /// What is to be swept out of the table: GSIs given back that nobody has taken again. Those
+    /// of irqfds that could not be detached before are among them if they can now.
+    pub(crate) fn take_waste(&self) -> Vec<u32> {
         // Cleared first: what is added from here on sets it again.
-        self.waste.store(false, Ordering::Release);
-        let mut pool = self.pool();
-        Some((pool.take_retired(), pool.take_stuck()))
+        if !self.waste.load(Ordering::Acquire) || !self.waste.swap(false, Ordering::AcqRel) {
+            return Vec::new();
+        }
+        self.detach_stuck();
+        self.pool().take_retired()
+    }
+
+    /// Tries each irqfd once that could not be detached before.
+    pub(crate) fn detach_stuck(&self) {
+        let count = self.pool().stuck();
+        for _ in 0..count {
+            let Some((source, gsi)) = self.pool().take_stuck() else { return };
+            if self.detach(&source, gsi) {
+                self.release(gsi);
+            }
+        }
     }
 }
 
@@ -162,10 +190,16 @@ impl Home for Shared {
     }
 
     fn detach(&self, source: &Source, gsi: u32) -> bool {
-        let detached = self.kernel.detach(source.eventfd(), gsi).is_ok();
+        let later = || self.detach_later(source, gsi);
+        let detached = on_panic(later, || self.kernel.detach(source.eventfd(), gsi)).is_ok();
         if !detached {
-            self.put_back(&[], vec![(source.clone(), gsi)]);
+            later();
         }
         detached
+    }
+
+    fn detach_later(&self, source: &Source, gsi: u32) {
+        self.pool().put_back_stuck(source.clone(), gsi);
+        self.waste.store(true, Ordering::Release);
     }
 }

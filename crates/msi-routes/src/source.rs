@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Where a vector's interrupts come from, and where they wait while it is masked.
 //!
 //! KVM consumes an eventfd that is attached to a GSI without a committed route, and the
@@ -107,6 +109,8 @@ impl Gate {
     pub fn try_fire(&self) -> Result<(), Errno> {
         // The write is under the lock: once `close` returns, none is under way.
         let mut state = self.state();
+        // Should the kernel panic, it waits.
+        state.pending = true;
         let delivered = state.open.as_ref().map(|(_, way)| way.deliver(&self.0.eventfd));
         state.pending = !matches!(delivered, Some(Ok(())));
         delivered.unwrap_or(Ok(()))

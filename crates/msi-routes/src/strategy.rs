@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Ways to enable the vectors of many devices, to be compared.
 
 use crate::batch::Batch;

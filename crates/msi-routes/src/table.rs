@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The kernel's table as it is, edited in place, with an undo log until the kernel took it.
 
 use crate::error::RouteError;
@@ -28,6 +30,8 @@ pub(crate) struct Table {
     undo: Vec<Undo>,
     /// The entries of `Replaced` and `Removed`, in their order.
     old: Vec<kvm_irq_routing_entry>,
+    /// The kernel panicked: it may have another one.
+    doubtful: bool,
 }
 
 impl Table {
@@ -39,6 +43,7 @@ impl Table {
             position: vec![NOWHERE; limit],
             undo: Vec::new(),
             old: Vec::new(),
+            doubtful: false,
         };
         table.set_len(0);
         Ok(table)
@@ -156,13 +161,20 @@ impl Table {
         removed
     }
 
-    /// True if the kernel does not have it as it is.
+    /// True unless the kernel is known to have it as it is.
     pub(crate) fn is_changed(&self) -> bool {
-        !self.undo.is_empty()
+        self.doubtful || !self.undo.is_empty()
+    }
+
+    /// The kernel panicked, and may have taken it or not: the next commit hands it over anew.
+    pub(crate) fn doubt(&mut self) {
+        self.roll_back();
+        self.doubtful = true;
     }
 
     /// The kernel took it.
     pub(crate) fn keep(&mut self) {
+        self.doubtful = false;
         self.undo.clear();
         self.old.clear();
     }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One vector of a device: what the guest wants of it, and the route it has.
 
 use crate::batch::Batch;
@@ -44,7 +46,8 @@ impl Vector {
     /// Stages a route to nowhere, to be edited when the guest enables the vector.
     pub(crate) fn reserve(&mut self, batch: &mut Batch) -> Result<(), RouteError> {
         if self.current().is_none() {
-            let nowhere = MsiMessage { address: 0xfee0_0000, ..MsiMessage::default() };
+            let address = if cfg!(target_arch = "x86_64") { 0xfee0_0000 } else { 0 };
+            let nowhere = MsiMessage { address, ..MsiMessage::default() };
             self.route = Some(batch.add_masked(nowhere, self.source.clone())?);
         }
         self.reserved = true;
@@ -70,7 +73,7 @@ impl Vector {
             }
         };
         // What the kernel has says nothing if this batch is about to change it.
-        let open = batch.has_touched(&route) || route.phase() == Phase::Staged;
+        let open = batch.has_touched(&route) || route.phase() == Phase::Staged || route.is_unsure();
         match want {
             Some(message) => {
                 if open || route.message() != message {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Against the host's own `/dev/kvm`: what is raised arrives at the local APIC, once.
 //! Where there is no `/dev/kvm`, each test says so and passes.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Three devices are set up, masked, changed, unmasked and torn down, and the k-th call
 //! into the kernel fails, for every k. Whatever it was, afterwards the table in the kernel is
 //! the library's, judged by what arrives; each vector is as it was before or as it is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Fixed routes beside MSI routes: GSIs change hands, the table is full, pins change.
 
 mod kernels;

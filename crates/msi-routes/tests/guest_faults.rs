@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What a guest can write that KVM refuses, what a reset forgets, and what a state may be
 //! loaded into.
 

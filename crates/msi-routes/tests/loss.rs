@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Interrupts are raised at random from two threads while another masks, unmasks, moves and
 //! disables vectors, batch after batch, by every strategy's rhythm. At the end of a round
 //! all vectors are unmasked: then each vector that was raised has arrived exactly once, at

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What a measurement holds, with CPUs busy and vCPUs running: counts and structure. The
 //! times are for `cargo run --release --example costs` to show.
 

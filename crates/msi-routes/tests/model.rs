@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Against kernels that only record: batches, nesting, threads, registers.
 
 mod kernels;

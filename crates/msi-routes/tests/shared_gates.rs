@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A small pool of gates that routes share, one after another, with handles that are kept,
 //! cloned and dropped at random: whatever becomes of a route, the gate of another one stays
 //! as that one needs it. Against a kernel that knows what an irqfd is: it refuses an eventfd

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Routes without entries in the table: a table that is full, a boot without commits, and their
 //! promotion; irqfds of pins.
 

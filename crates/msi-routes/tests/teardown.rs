@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Devices of many vectors go away: their eventfds are detached, which waits for the kernel
 //! each time, while others commit.
 

@@ -116,7 +116,7 @@ impl Quantity {
     /// it is given by its ends.
     pub fn duration(estimate: &Estimate) -> Self {
         let own = Quantity::of(estimate, Unit::Seconds);
-        if own.half_width.is_none() || estimate.ci95[0] >= 0.0 || estimate.mean < 0.0 {
+        if own.half_width.is_none() || estimate.ci95[0] > 0.0 || estimate.mean <= 0.0 {
             return own;
         }
         // So wide an interval supports no digits: two of the value show its size.
@@ -185,9 +185,13 @@ impl Quantity {
     }
 }
 
-/// Half the width of the 95 % confidence interval; `None` for a single sample.
+/// Half the width of the 95 % confidence interval; `None` for a single sample that has none. One
+/// that is cut at 0 counts as if it were not.
 pub fn half_width(estimate: &Estimate) -> Option<f64> {
-    (estimate.n > 1).then(|| ((estimate.ci95[1] - estimate.ci95[0]) / 2.0).max(0.0))
+    let [low, high] = estimate.ci95;
+    let half = if low == 0.0 { high - estimate.mean } else { (high - low) / 2.0 };
+    // A ratio of one run to several has an interval from elsewhere.
+    (estimate.n > 1 || low < high).then(|| half.max(0.0))
 }
 
 /// Decimals that an uncertainty supports (negative: tens, hundreds).
@@ -278,13 +282,22 @@ pub fn added_range(ratio: &Estimate) -> String {
     }
 }
 
+/// Decimals of a percentage, at most.
+const FINEST: i32 = 4;
+
 /// The interval's ends and the mean between them, of as many decimals as it supports.
 fn added(ratio: &Estimate) -> [String; 3] {
     let half = half_width(ratio).filter(|h| *h > 0.0);
-    let decimals = half.map_or(1, |h| supported_decimals(h * 100.0).clamp(0, 2));
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let decimals = match half {
+        Some(half) => supported_decimals(half * 100.0).clamp(0, FINEST),
+        // 0.04 % is not 0.0 %, and 0 is exact.
+        None if ratio.mean == 1.0 => 0,
+        None => significant_decimals(percent(ratio.mean), 2).clamp(1, FINEST),
+    };
     let [low, high] = ratio.ci95;
     [low, ratio.mean, high].map(|value| {
-        let percent = rounded((value - 1.0) * 100.0, decimals);
+        let percent = rounded(percent(value), decimals);
         let sign = if percent.starts_with('-') { "" } else { "+" };
         format!("{sign}{percent}%")
     })
@@ -390,6 +403,10 @@ mod tests {
         assert_eq!(of(1.0, [-4.0, 6.0]), "1.00 s [0, 6.000s]");
         assert_eq!(of(0.1, [-0.9, 1.1]), "100 ms [0, 1.100s]");
         assert_eq!(of(1.0, [0.9, 1.1]), "1.00 ± 0.10 s");
+        // Cut at 0 already; a count shows the width that it had.
+        assert_eq!(of(1.0, [0.0, 6.0]), "1.00 s [0, 6.000s]");
+        let count = Quantity::of(&estimate(1.0, [0.0, 6.0]), Unit::Count);
+        assert_eq!(count.half_width, Some(5.0));
         // A difference may be below 0.
         let saves = Quantity::of(&estimate(0.008, [-0.3, 0.316]), Unit::Seconds);
         assert!(saves.inline().contains('±'));
@@ -422,6 +439,21 @@ mod tests {
         assert_eq!(brief_seconds(0.0), "0 ns");
         assert_eq!((brief_percent(0.224), brief_percent(0.037)), ("22 %".into(), "3.7 %".into()));
         assert_eq!(three_digits(0.5), "0.50");
+    }
+
+    #[test]
+    fn what_a_ratio_adds_is_never_rounded_to_nothing() {
+        let ratio = |mean: f64, ci95: [f64; 2], n: usize| {
+            let (median, sd, min, max) = (mean, 0.0, mean, mean);
+            added_percent(&Estimate { mean, median, sd, ci95, min, max, n })
+        };
+        // One run on a side, and an interval by all builds.
+        assert_eq!(ratio(1.0002, [0.97, 1.031], 1), "+0.0% [-3.0%, +3.1%]");
+        assert_eq!(ratio(1.0004, [1.0004; 2], 3), "+0.040%");
+        assert_eq!(ratio(0.99996, [0.99996; 2], 1), "-0.0040%");
+        assert_eq!(ratio(1.0004, [1.00037, 1.00043], 8), "+0.0400% [+0.0370%, +0.0430%]");
+        assert_eq!(ratio(1.0, [1.0; 2], 3), "+0%");
+        assert_eq!(ratio(1.183, [1.183; 2], 1), "+18.3%");
     }
 
     #[test]

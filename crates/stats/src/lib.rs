@@ -56,5 +56,5 @@ pub use plan::{mirrored, plan, Slot};
 pub use sample::{mean, median, quantile};
 pub use sequential::{Decision, OverheadRule};
 pub use shards::{sharded_plan, ShardSlot};
-pub use summary::estimate;
+pub use summary::{estimate, estimate_signed};
 pub use vmeter_model::{Estimate, Verdict};

@@ -7,7 +7,7 @@
 use crate::dist::t_two_sided;
 use crate::sample::sd;
 use crate::signed_rank::{interval, pseudo_median, signed_rank};
-use crate::summary::estimate;
+use crate::summary::{estimate, estimate_signed};
 use vmeter_model::Estimate;
 
 /// What pairs say about a ratio.
@@ -32,7 +32,7 @@ pub fn paired_ratio(pairs: &[(f64, f64)]) -> Option<PairedRatio> {
         return None;
     }
     let ratios: Vec<f64> = logs.iter().map(|l| l.exp()).collect();
-    let of_logs = estimate(&logs);
+    let of_logs = estimate_signed(&logs);
     let estimate = Estimate {
         mean: of_logs.mean.exp(),
         ci95: of_logs.ci95.map(f64::exp),
@@ -56,7 +56,7 @@ pub fn paired_t(pairs: &[(f64, f64)]) -> Option<f64> {
     if logs.len() < 2 {
         return None;
     }
-    let (mean, error) = (estimate(&logs).mean, sd(&logs) / n.sqrt());
+    let (mean, error) = (estimate_signed(&logs).mean, sd(&logs) / n.sqrt());
     Some(match (error > 0.0, mean == 0.0) {
         (true, _) => t_two_sided(mean / error, n - 1.0),
         (false, true) => 1.0,

@@ -4,10 +4,20 @@ use crate::dist::t_quantile;
 use crate::sample::{mean, sd, sorted, sorted_quantile};
 use vmeter_model::Estimate;
 
-/// Summary with a 95 % interval of the mean by Student's t ("Student", Biometrika 6, 1908).
+/// Summary of what is never below 0, as times, counts and ratios, with a 95 % interval of the mean
+/// by Student's t ("Student", Biometrika 6, 1908), which is cut at 0. Differences have
+/// [`estimate_signed`]. A sample below 0 shows that these are some, and nothing is cut.
 ///
 /// For one sample the interval is that sample; for none all fields are 0, n too.
 pub fn estimate(samples: &[f64]) -> Estimate {
+    let signed = estimate_signed(samples);
+    let [low, high] = signed.ci95;
+    let low = if signed.min >= 0.0 { low.max(0.0) } else { low };
+    Estimate { ci95: [low, high], ..signed }
+}
+
+/// The same of differences and logarithms, which may be below 0.
+pub fn estimate_signed(samples: &[f64]) -> Estimate {
     let sorted = sorted(samples);
     let n = sorted.len();
     let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
@@ -51,6 +61,16 @@ mod tests {
     }
 
     #[test]
+    fn no_time_is_below_0_and_a_difference_may_be() {
+        let samples = [0.1, 0.1, 3.0];
+        let (time, difference) = (estimate(&samples), estimate_signed(&samples));
+        assert!(difference.ci95[0] < -2.0);
+        assert_eq!(time, Estimate { ci95: [0.0, difference.ci95[1]], ..difference });
+        let below = [-0.1, 0.1, 3.0];
+        assert_eq!(estimate(&below), estimate_signed(&below));
+    }
+
+    #[test]
     fn the_interval_covers_95_percent_of_normal_means() {
         let mut rng = crate::rng::Rng::new(11);
         let covered = (0..4000).filter(|_| {
@@ -66,6 +86,9 @@ mod tests {
         #[test]
         fn any_samples_give_an_ordered_summary(xs in prop::collection::vec(any::<f64>(), 0..40)) {
             let e = estimate(&xs);
+            let signed = estimate_signed(&xs);
+            prop_assert_eq!(Estimate { ci95: signed.ci95, ..e }, signed);
+            prop_assert!(e.ci95[0] >= 0.0 || e.min < 0.0);
             let usual = xs.iter().all(|x| x.abs() < 1e150);
             if e.n > 0 {
                 prop_assert!(e.min <= e.mean && e.mean <= e.max);

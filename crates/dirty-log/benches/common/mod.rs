@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! What the benches compare: our bitmap, vm-memory's, and an exchange loop over words.
 
 use dirty_log::{DirtyBitmap, GetOpt, GetOrg, SwitchOpt};

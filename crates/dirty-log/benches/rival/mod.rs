@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The contenders.
 
 use dirty_log::{DirtyBitmap, SummaryBitmap, SwitchOpt};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The handler of SIGSEGV behind [`super::Mprotect`]: what it may look at, and whom it passes
 //! other faults to.
 //!

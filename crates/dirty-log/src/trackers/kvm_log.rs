@@ -1,6 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! KVM's dirty bitmaps (Documentation/virt/kvm/api.rst, 4.8, 4.117 and 7.18).
 
-use super::sys::{self, ClearDirtyLog, DirtyLog};
+use super::sys::{self, ClearDirtyLog};
 use super::{check_sets, TrackError, TrackedSlot, Tracker};
 use crate::page_set::PageSet;
 use crate::slot::mask;
@@ -76,12 +78,8 @@ impl<'vm> KvmLog<'vm> {
     /// that are.
     fn get(&mut self, slot: usize, set: &mut PageSet) -> Result<usize, TrackError> {
         let words = &mut self.words[slot];
-        let bitmap = words.as_mut_ptr().expose_provenance() as u64;
-        let mut log = DirtyLog { slot: self.slots[slot].id, padding: 0, bitmap };
-        let (fd, step) = (self.vm.as_raw_fd(), "KVM_GET_DIRTY_LOG");
-        // SAFETY: the request takes this structure, and writes a bit for each of the slot's
-        // pages (the host's), in whole u64s, to `bitmap`, which `new` made large enough.
-        unsafe { sys::ioctl(fd, sys::KVM_GET_DIRTY_LOG, &mut log, step) }?;
+        // SAFETY: promised to `new`.
+        unsafe { sys::get_dirty_log(self.vm, &self.slots[slot], words) }?;
         set.merge_words(0, words);
         Ok(words.iter().map(|word| word.count_ones() as usize).sum())
     }

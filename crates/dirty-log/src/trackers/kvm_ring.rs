@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! KVM's dirty rings (Documentation/virt/kvm/api.rst, 8.29): one for each vCPU, of page
 //! numbers, so that a harvest costs what is dirty and not the slot's size.
 //!
@@ -5,6 +7,12 @@
 //! collected. On hosts whose CPUs buffer dirty pages (Intel PML) the last few are in the
 //! ring only after the vCPU left the guest: kick the vCPUs before a collection that must
 //! be complete.
+//!
+//! A host whose CPUs order memory weakly (arm64) has rings whose flags are read by acquire and
+//! written by release only (`KVM_CAP_DIRTY_LOG_RING_ACQ_REL`), which is done everywhere here.
+//! There KVM also writes to guest memory without a vCPU, when an ITS' tables are saved, and
+//! notes that in the slots' bitmaps (`KVM_CAP_DIRTY_LOG_RING_WITH_BITMAP`): those are read once,
+//! by [`Tracker::collect_last`].
 
 use super::sys::{self, DirtyGfn};
 use super::{check_sets, TrackError, TrackedSlot, Tracker};
@@ -89,22 +97,51 @@ pub struct KvmRing<'vm> {
     rings: Vec<VcpuRing>,
     /// Entries taken that KVM has not protected again: their pages are in no ring.
     unreset: usize,
+    /// KVM writes without a vCPU, and notes that in the slots' bitmaps.
+    with_bitmap: bool,
+}
+
+/// The rings that a VM may have.
+#[derive(Debug, PartialEq, Eq)]
+struct Rings {
+    cap: u32,
+    /// 0 if it may have none.
+    max_bytes: usize,
+    with_bitmap: bool,
+}
+
+impl Rings {
+    /// By each capability's value.
+    fn of(value: impl Fn(u32) -> usize) -> Self {
+        // Hosts with strongly ordered memory have both since Linux 6.1, and only the second before.
+        let caps = [sys::KVM_CAP_DIRTY_LOG_RING_ACQ_REL, sys::KVM_CAP_DIRTY_LOG_RING];
+        let cap = caps.into_iter().find(|&cap| value(cap) > 0).unwrap_or(caps[0]);
+        let with_bitmap = value(sys::KVM_CAP_DIRTY_LOG_RING_WITH_BITMAP) > 0;
+        Self { cap, max_bytes: value(cap), with_bitmap }
+    }
 }
 
 impl<'vm> KvmRing<'vm> {
     /// The most entries that a ring may have; 0 where there are no rings.
     pub fn max_entries(vm: BorrowedFd<'_>) -> usize {
-        sys::capability(vm, sys::KVM_CAP_DIRTY_LOG_RING) / size_of::<DirtyGfn>()
+        Rings::of(|cap| sys::capability(vm, cap)).max_bytes / size_of::<DirtyGfn>()
     }
 
-    /// Gives each vCPU that is made from now on a ring of so many entries, a power of two.
+    /// Gives each vCPU that is made from now on a ring of so many entries, a power of two; and
+    /// each slot a bitmap of what KVM writes without a vCPU, where it does.
     ///
     /// # Errors
-    /// KVM refuses: the VM has vCPUs, or the number is not one that it takes.
+    /// KVM refuses: the VM has vCPUs, or (on arm64) slots, or the number is not one that it
+    /// takes.
     pub fn enable(vm: BorrowedFd<'_>, entries: usize) -> Result<(), TrackError> {
+        let rings = Rings::of(|cap| sys::capability(vm, cap));
         let bytes = entries.saturating_mul(size_of::<DirtyGfn>()) as u64;
-        let step = "KVM_ENABLE_CAP(KVM_CAP_DIRTY_LOG_RING)";
-        sys::enable_cap(vm, sys::KVM_CAP_DIRTY_LOG_RING, bytes, step)
+        sys::enable_cap(vm, rings.cap, bytes, "KVM_ENABLE_CAP(KVM_CAP_DIRTY_LOG_RING)")?;
+        if rings.with_bitmap {
+            let step = "KVM_ENABLE_CAP(KVM_CAP_DIRTY_LOG_RING_WITH_BITMAP)";
+            sys::enable_cap(vm, sys::KVM_CAP_DIRTY_LOG_RING_WITH_BITMAP, 0, step)?;
+        }
+        Ok(())
     }
 
     /// For slots that the VM has, and the rings of all its vCPUs.
@@ -120,7 +157,8 @@ impl<'vm> KvmRing<'vm> {
         rings: Vec<VcpuRing>,
     ) -> Result<Self, TrackError> {
         slots.iter().try_for_each(TrackedSlot::check)?;
-        Ok(Self { vm, slots, rings, unreset: 0 })
+        let with_bitmap = Rings::of(|cap| sys::capability(vm, cap)).with_bitmap;
+        Ok(Self { vm, slots, rings, unreset: 0, with_bitmap })
     }
 
     fn set_logging(&self, on: bool) -> Result<(), TrackError> {
@@ -146,6 +184,27 @@ impl KvmRing<'_> {
             }
         }
         found
+    }
+
+    /// Takes what KVM wrote without a vCPU; returns how many pages that were.
+    fn take_bitmaps(&self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        let mut found = 0;
+        for (slot, set) in self.slots.iter().zip(sets) {
+            let mut words = vec![0; slot.pages().div_ceil(64)];
+            // SAFETY: promised to `new`.
+            match unsafe { sys::get_dirty_log(self.vm, slot, &mut words) } {
+                // The user enabled rings without bitmaps.
+                Err(TrackError::System { source, .. })
+                    if source.raw_os_error() == Some(libc::ENXIO) =>
+                {
+                    return Ok(found);
+                }
+                taken => taken?,
+            }
+            set.merge_words(0, &words);
+            found += words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        }
+        Ok(found)
     }
 
     /// Has KVM protect the pages of all entries taken. It stops short where a signal is
@@ -199,6 +258,13 @@ impl Tracker for KvmRing<'_> {
         Ok(found)
     }
 
+    /// On arm64, also what KVM wrote when the state of an ITS was saved; a page that a vCPU
+    /// wrote to as well is counted twice.
+    fn collect_last(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        let found = self.collect(sets)?;
+        Ok(found + if self.with_bitmap { self.take_bitmaps(sets)? } else { 0 })
+    }
+
     fn stop(&mut self) -> Result<(), TrackError> {
         self.set_logging(false)
     }
@@ -224,6 +290,35 @@ mod tests {
             }
             VcpuRing { entries, count: pages.len(), next: 0 }
         }
+    }
+
+    #[test]
+    fn the_rings_that_a_host_has_are_found() {
+        let host = |caps: &'static [(u32, usize)]| {
+            let value = move |cap| caps.iter().find(|(c, _)| *c == cap).map_or(0, |(_, v)| *v);
+            let Rings { cap, max_bytes, with_bitmap } = Rings::of(value);
+            (cap, max_bytes, with_bitmap)
+        };
+        assert_eq!(host(&[(192, 1 << 20)]), (192, 1 << 20, false), "x86, Linux 5.11");
+        assert_eq!(host(&[(192, 1 << 20), (223, 1 << 20)]), (223, 1 << 20, false), "x86, 6.1");
+        assert_eq!(host(&[(223, 1 << 20), (225, 1)]), (223, 1 << 20, true), "arm64, 6.2");
+        assert_eq!(host(&[]).1, 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no ioctl")]
+    fn bitmaps_are_read_last_where_kvm_has_them() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let vm = std::os::fd::AsFd::as_fd(&file);
+        let slot = TrackedSlot::new(0, 0, std::ptr::null_mut(), 64 * page_size());
+        // SAFETY: nothing that is not a VM answers.
+        let mut tracker = unsafe { KvmRing::new(vm, vec![slot], vec![]) }.unwrap();
+        let mut sets = [PageSet::of_host_pages(slot.bytes)];
+        assert_eq!(tracker.collect_last(&mut sets).unwrap(), 0);
+        tracker.with_bitmap = true;
+        assert_eq!(tracker.collect(&mut sets).unwrap(), 0);
+        let error = tracker.collect_last(&mut sets).unwrap_err();
+        assert!(matches!(error, TrackError::System { step: "KVM_GET_DIRTY_LOG", .. }), "{error}");
     }
 
     #[test]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Who tells which pages were written: the kernel, in five ways, or page protection.
 //!
 //! | tracker | guest's writes | VMM's writes | cost when on |
@@ -197,6 +199,15 @@ pub trait Tracker: Debug {
     /// # Errors
     /// The kernel refuses, or `sets` are not one for each slot.
     fn collect(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError>;
+
+    /// The last [`Self::collect`]: when no vCPU runs any more and the devices' states are saved.
+    /// Some trackers tell then what no vCPU wrote ([`KvmRing`]).
+    ///
+    /// # Errors
+    /// As [`Self::collect`].
+    fn collect_last(&mut self, sets: &mut [PageSet]) -> Result<usize, TrackError> {
+        self.collect(sets)
+    }
 
     /// Can it [report](Self::report) and [protect](Self::protect) apart?
     fn is_apart(&self) -> bool {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Page protection: works wherever there is mprotect(2) and SIGSEGV, at a signal for each
 //! first write.
 //!

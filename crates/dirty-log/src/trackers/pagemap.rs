@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! PAGEMAP_SCAN over memory that userfaultfd write-protects asynchronously (Linux 6.7):
 //! the page tables themselves say what was written, by whomever.
 //! Documentation/admin-guide/mm/pagemap.rst and userfaultfd.rst.

@@ -1,23 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The kernel's structures and numbers, from include/uapi/linux/{kvm,userfaultfd,fs}.h.
 
 use super::{TrackError, TrackedSlot, KVM_MEM_LOG_DIRTY_PAGES};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 pub(super) const KVM_CHECK_EXTENSION: u64 = 0xae03;
-pub(super) const KVM_GET_DIRTY_LOG: u64 = 0x4010_ae42;
+const KVM_GET_DIRTY_LOG: u64 = 0x4010_ae42;
 pub(super) const KVM_SET_USER_MEMORY_REGION: u64 = 0x4020_ae46;
 pub(super) const KVM_ENABLE_CAP: u64 = 0x4068_aea3;
 pub(super) const KVM_CLEAR_DIRTY_LOG: u64 = 0xc018_aec0;
 pub(super) const KVM_RESET_DIRTY_RINGS: u64 = 0xaec7;
 pub(super) const KVM_CAP_MANUAL_DIRTY_LOG_PROTECT2: u32 = 168;
 pub(super) const KVM_CAP_DIRTY_LOG_RING: u32 = 192;
+pub(super) const KVM_CAP_DIRTY_LOG_RING_ACQ_REL: u32 = 223;
+pub(super) const KVM_CAP_DIRTY_LOG_RING_WITH_BITMAP: u32 = 225;
 
 /// `struct kvm_dirty_log`.
 #[repr(C)]
-pub(super) struct DirtyLog {
-    pub(super) slot: u32,
-    pub(super) padding: u32,
-    pub(super) bitmap: u64,
+struct DirtyLog {
+    slot: u32,
+    padding: u32,
+    bitmap: u64,
 }
 
 /// `struct kvm_clear_dirty_log`.
@@ -125,6 +129,24 @@ pub(super) unsafe fn set_logging(
     // SAFETY: KVM_SET_USER_MEMORY_REGION takes this structure; the rest is the caller's
     // promise.
     unsafe { ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, &mut region, step) }.map(drop)
+}
+
+/// Reads a slot's dirty bitmap, which KVM clears unless the VM protects by hand.
+///
+/// # Safety
+/// `vm` is a KVM VM.
+pub(super) unsafe fn get_dirty_log(
+    vm: BorrowedFd<'_>,
+    slot: &TrackedSlot,
+    words: &mut [u64],
+) -> Result<(), TrackError> {
+    assert_eq!(words.len(), slot.pages().div_ceil(64), "a bit for each page");
+    let bitmap = words.as_mut_ptr().expose_provenance() as u64;
+    let mut log = DirtyLog { slot: slot.id, padding: 0, bitmap };
+    let step = "KVM_GET_DIRTY_LOG";
+    // SAFETY: the request takes this structure, and writes a bit for each of the slot's pages
+    // (the host's), in whole u64s, to `bitmap`, which is large enough.
+    unsafe { ioctl(vm.as_raw_fd(), KVM_GET_DIRTY_LOG, &mut log, step) }.map(drop)
 }
 
 /// No signal comes to this thread while it lives.

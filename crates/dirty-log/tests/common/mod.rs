@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! One stress run for every strategy and both kinds of fences.
 
 use dirty_log::{DirtyLog, StrategyKind};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Both halves of the asymmetric fence, as loom can be told of them, and what a model has of them.
 
 use loom::sync::atomic::{fence, AtomicUsize, Ordering};

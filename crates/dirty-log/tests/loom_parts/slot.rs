@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! The library's slot and thread, as models have them.
 
 use crate::bits::{Bits, BitsRef, Shape};

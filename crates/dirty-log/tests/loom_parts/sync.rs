@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! loom's atomics under the library's names.
 
 pub(crate) use loom::hint::spin_loop;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::ConsoleCost;
 use vmeter_model::MachineSpec;
-use vmeter_stats::{estimate, mean};
+use vmeter_stats::{estimate_signed, mean};
 
 /// The finding that asks for it.
 pub(crate) const FINDING: &str = "uart-cost";
@@ -121,8 +121,8 @@ pub(crate) fn costs(blocks: &[Printed<'_>]) -> Vec<ConsoleCost> {
         let exits: Vec<f64> = own().filter_map(|block| exits(console, block)).collect();
         (!samples_s.is_empty()).then(|| ConsoleCost {
             console: console.shown.to_owned(),
-            per_char: estimate(&samples_s),
-            exits_per_char: (!exits.is_empty()).then(|| estimate(&exits)),
+            per_char: estimate_signed(&samples_s),
+            exits_per_char: (!exits.is_empty()).then(|| estimate_signed(&exits)),
             samples_s,
         })
     };

@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use vmeter_model::findings::Moved;
 use vmeter_model::Estimate;
 use vmeter_stats::dist::{normal_quantile, t_quantile, t_two_sided};
-use vmeter_stats::{estimate, holm, mean, median};
+use vmeter_stats::{estimate_signed, holm, mean, median};
 
 /// Chance at most that a session calls anything a saving that is none.
 pub(crate) const ALPHA: f64 = 0.01;
@@ -278,7 +278,7 @@ fn test(quantity: &Quantity, question: &Question<'_>) -> f64 {
 
 /// Standard error of the mean and its degrees of freedom; none for fewer than two blocks.
 fn error(logs: &[f64]) -> Option<(f64, f64)> {
-    let of = estimate(logs);
+    let of = estimate_signed(logs);
     let df = of.n.checked_sub(1).filter(|df| *df > 0)?;
     Some((of.sd.max(RESOLUTION) / (of.n as f64).sqrt(), df as f64))
 }
@@ -298,7 +298,7 @@ fn decision(question: &Question<'_>, looked: &Looked, p_value: f64, all: f64) ->
         .filter(real)
         .filter_map(|q| {
             let Of::Part(name) = &q.what else { return None };
-            let (saving, p_value) = (estimate(&q.savings), adjusted(q));
+            let (saving, p_value) = (estimate_signed(&q.savings), adjusted(q));
             Some(Moved { name: name.clone(), phase: phase_of(question, name), saving, p_value })
         })
         .collect();
@@ -309,7 +309,7 @@ fn decision(question: &Question<'_>, looked: &Looked, p_value: f64, all: f64) ->
     let effect = changed[0].or(changed[1]);
     let effect = effect.unwrap_or_else(|| moved.first().map_or(0.0, |m| m.saving.mean));
     let saving = whole.or(looked.quantities.first());
-    let savings = |q: Option<&Quantity>| estimate(q.map_or(&[][..], |q| &q.savings));
+    let savings = |q: Option<&Quantity>| estimate_signed(q.map_or(&[][..], |q| &q.savings));
     Decision {
         p_value,
         saving: savings(saving),
@@ -343,7 +343,7 @@ fn nearest(question: &Question<'_>, looked: &Looked) -> Option<(Estimate, String
         Of::Cpu => "the VMM's CPU time",
         Of::Part(name) => name,
     };
-    Some((estimate(&near.savings), name.to_owned()))
+    Some((estimate_signed(&near.savings), name.to_owned()))
 }
 
 /// By the noise of the named part that has least of it, and which that is.

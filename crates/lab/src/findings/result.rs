@@ -17,7 +17,7 @@ use vmeter_model::time::seconds;
 use vmeter_model::FindingVerdict;
 use vmeter_render::quantity::{compact_seconds, p_value};
 use vmeter_session::{envelope, Session};
-use vmeter_stats::estimate;
+use vmeter_stats::{estimate, estimate_signed};
 use vmeter_timeline::registry;
 
 /// Blocks without which nothing has a deviation.
@@ -120,7 +120,7 @@ impl<'a> Runs<'a> {
             Some((exits(counts)? - exits(without.get(block)?)?) / units)
         };
         let each: Vec<f64> = with.iter().filter_map(more).collect();
-        (!each.is_empty()).then(|| estimate(&each))
+        (!each.is_empty()).then(|| estimate_signed(&each))
     }
 
     fn rows(&self, asked: &Asked) -> Vec<FindingRow> {
@@ -192,7 +192,7 @@ impl<'a> Runs<'a> {
             without: planned.without.clone(),
             baseline: estimate(&with),
             changed: estimate(&without),
-            saving: estimate(&saving),
+            saving: estimate_signed(&saving),
             cpu_saving: decision.cpu_saving,
             found,
             found_in,

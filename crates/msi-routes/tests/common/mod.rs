@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! A VM whose local APICs show what arrived.
 
 #![allow(dead_code)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Kernels that record and that fail, without KVM.
 
 #![allow(dead_code)]

@@ -89,7 +89,7 @@ fn the_interval_shown_is_that_of_the_test() {
         let sides: Vec<Vec<&Boot>> = [&a, &b].map(|s| s.iter().collect()).into();
         let question = Question { with: &sides[0], without: Some(&sides[1]), expected: &[] };
         for quantity in of_two(&question, &sides[1]) {
-            let [low, high] = estimate(&quantity.savings).ci95;
+            let [low, high] = estimate_signed(&quantity.savings).ci95;
             let p = test(&quantity, &question);
             assert_eq!(low > 0.0 || high < 0.0, p < 0.05, "{:?} {p}", quantity.what);
         }

@@ -351,10 +351,15 @@ impl<'a> RangeReport<'a> {
         facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
-            let of = match (all, record.bisect) {
-                (true, true) => "the last commit over the first, of builds that may differ",
-                (true, false) => "the last commit over the first",
-                (false, _) => "of those that run",
+            let of = match (all, record.bisect, &record.build) {
+                (false, ..) => "of those that run",
+                (true, false, _) => "the last commit over the first",
+                (true, true, Some(_)) => {
+                    "the last commit over the first; the interval includes what two builds may differ by"
+                }
+                (true, true, None) => {
+                    "the last commit over the first; the interval includes what any two commits may differ by"
+                }
             };
             facts.push(Fact::new("ends", added_percent(ends), of));
         }

@@ -65,7 +65,8 @@ impl<'a> SweepReport<'a> {
         let mut cells = vec![Cell::Text("TOTAL".into())];
         cells.extend(panel.points.iter().map(|point| match (point.total, first) {
             (Some(total), Some(first)) => {
-                let rise = Estimate { mean: total.mean - first.mean, ..total };
+                let (rise, half) = (total.mean - first.mean, total.ci95[1] - total.mean);
+                let rise = Estimate { mean: rise, ci95: [rise - half, rise + half], ..total };
                 time(Some(&rise), scale)
             }
             _ => Cell::Text("-".into()),
