@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(pids(&all[0]), Some(Ok(6)));
         assert_eq!(pids(&all[KEPT - 1]), Some(Ok(count - 1)));
         assert!(other.is_dir());
-        begin(&shim, &stamp(count - 1), count - 1).expect_err("it is there");
+        assert!(private(&all[0]).is_err(), "what is there is nobody's place");
         assert_eq!(cache(&shim).expect("a folder"), cache(&shim).expect("it is there"));
         remove_if_empty(folder.path());
         assert_eq!(of(&shim).len(), KEPT);
