@@ -59,8 +59,8 @@ pub enum Command {
     Runs(runs::Runs),
     /// How a VM that runs already has booted, told from its RAM, and what its log says now.
     Look(look::Look),
-    /// Record each VM that libvirt or another program starts, without root.
-    #[command(subcommand)]
+    /// How VMs booted that libvirt or another program started: each is recorded, without root.
+    #[command(subcommand, long_about = shim::ABOUT)]
     Shim(shim::Shim),
     /// Show a saved run again.
     Show(show::Show),

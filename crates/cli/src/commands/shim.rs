@@ -12,18 +12,19 @@ use vmeter_lab::shim::{
 };
 use vmeter_session::{Interrupt, Watch};
 
+/// What `vmeter shim` is for.
+pub const ABOUT: &str = "\
+    How did the VMs boot that libvirt, libguestfs or a script started?\n\n\
+    A shim is a copy of vmeter that you put where such a program looks for its VMM. The program \
+    starts the shim. The shim becomes the real VMM, in the same process, and leaves a watcher. The \
+    watcher reads the guest's RAM from outside until the guest is up, and saves a record. It needs \
+    no root. It does not stop the VMM, and it adds nothing to the VM.";
+
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
-#[command(
-    long_about = "How did the VMs boot that libvirt, incus, libguestfs or a script started?\n\n\
-        A shim is a copy of vmeter that you put where such a program looks for its VMM. The program \
-        starts the shim. The shim becomes the real VMM, in the same process, and leaves a watcher \
-        that reads the guest's RAM from outside until the guest is up. The watcher saves a record. \
-        It needs no root, it does not stop the VMM, and it adds nothing to the VM.",
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
         vmeter shim install --real /usr/bin/qemu-system-x86_64\n  \
-        vmeter shim status"
-)]
+        vmeter shim status")]
 pub enum Shim {
     /// Put a shim in front of a VMM, and print how libvirt and others are told of it.
     #[command(after_help = "Examples:\n  \
