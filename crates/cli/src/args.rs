@@ -2,7 +2,7 @@
 
 use crate::commands::{
     appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, look, memory,
-    merge, migrate, range, report, runs, show, sweep, trace,
+    merge, migrate, range, report, runs, shim, show, sweep, trace,
 };
 use crate::output::Output;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -59,6 +59,9 @@ pub enum Command {
     Runs(runs::Runs),
     /// How a VM that runs already has booted, told from its RAM, and what its log says now.
     Look(look::Look),
+    /// How VMs booted that libvirt or another program started: each is recorded, without root.
+    #[command(subcommand, long_about = shim::ABOUT)]
+    Shim(shim::Shim),
     /// Show a saved run again.
     Show(show::Show),
     /// Write a saved run as a report (HTML by its name, or another format).

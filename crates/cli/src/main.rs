@@ -42,6 +42,7 @@ pub enum Status {
 }
 
 fn main() -> ExitCode {
+    vmeter_machine::launch::shim::stand_in();
     let places = || {
         let state = state_dir().map(|state| [state.join("runs"), state]);
         cache_dir().into_iter().chain(state.into_iter().flatten()).collect()
@@ -129,6 +130,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Merge(arguments) => commands::merge::run(arguments, output),
         Command::Runs(arguments) => commands::runs::run(arguments, output),
         Command::Look(arguments) => commands::look::run(arguments, output),
+        Command::Shim(arguments) => commands::shim::run(arguments),
         Command::Show(arguments) => commands::show::run(&arguments, output),
         Command::Report(arguments) => commands::report::run(&arguments),
         Command::Memory(arguments) => commands::memory::run(arguments, output),

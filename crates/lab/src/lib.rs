@@ -31,6 +31,7 @@ mod parts;
 pub mod prepare;
 pub mod range;
 mod sessions;
+pub mod shim;
 mod shown;
 pub mod slurm;
 mod steady;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vmeter_machine::launch::next::{Door, Executed, Wanted};
-use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{Origin, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::{MachineSpec, RunRecord};
 use vmeter_record::look::next::{follow_from_exec, Following, SEEN};
 use vmeter_record::ready::Until;
@@ -139,6 +139,7 @@ impl Booter for Waits<'_> {
             let run = follow_from_exec(&Following {
                 executed: &executed,
                 how: self.door.borrow().how(),
+                origin: Origin::Next,
                 dir: request.dir,
                 cache: &self.cache,
                 label: request.machine.label.clone(),
@@ -146,7 +147,7 @@ impl Booter for Waits<'_> {
                 timeout: Duration::from_secs(timeout.into()),
                 interrupted: &stop,
             });
-            run.map_err(host)
+            run.map(|followed| followed.run).map_err(host)
         });
         // What starts a VM and stays is the VM's own affair.
         if let Some(mut child) = launcher {

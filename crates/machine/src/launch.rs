@@ -27,6 +27,7 @@ pub mod next;
 mod own;
 mod ptrace;
 mod reaper;
+pub mod shim;
 mod signals;
 mod stopper;
 mod supervise;

@@ -38,6 +38,8 @@ vmeter_base::words! {
         Look = "look",
         /// Somebody else started it while vmeter waited for it; it was neither stopped nor changed.
         Next = "next",
+        /// Somebody else started it by a shim of vmeter's, which became the VMM; nothing else was done to it.
+        Shim = "shim",
     }
 }
 

@@ -17,6 +17,7 @@ pub mod migrate;
 pub mod range;
 pub mod report;
 pub mod runs;
+pub mod shim;
 pub mod show;
 pub mod sweep;
 pub mod trace;

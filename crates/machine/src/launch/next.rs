@@ -97,12 +97,12 @@ fn installed() -> Vec<PathBuf> {
     known.filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-fn image(pid: i32) -> Option<PathBuf> {
+pub(super) fn image(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 /// What it was executed with; none while its exec is under way.
-fn argv(pid: i32) -> Option<Vec<OsString>> {
+pub(super) fn argv(pid: i32) -> Option<Vec<OsString>> {
     let argv = arguments::of(pid);
     (argv != [""]).then_some(argv)
 }

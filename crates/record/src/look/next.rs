@@ -40,6 +40,8 @@ pub struct Following<'a> {
     pub executed: &'a Executed,
     /// How its exec was seen, in words.
     pub how: &'a str,
+    /// By which door vmeter came to it.
+    pub origin: Origin,
     /// The run's folder.
     pub dir: &'a Path,
     /// vmeter's cache folder.
@@ -70,13 +72,23 @@ struct Kept {
     tied: Option<Tied>,
     /// When its following ended.
     at: ClockReading,
+    /// A kernel was seen in its RAM.
+    has_kernel: bool,
+}
+
+/// A VM that was followed.
+pub struct Followed {
+    /// What is saved of it.
+    pub run: RunRecord,
+    /// A kernel was seen in its RAM.
+    pub has_kernel: bool,
 }
 
 /// Follows a VM from its VMM's exec, and records it into the run's folder.
 ///
 /// # Errors
 /// When the VMM may not be read.
-pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookError> {
+pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError> {
     let executed = following.executed;
     let first = clock::read();
     let mut vmm = Vmm::of(executed.pid)?;
@@ -88,23 +100,8 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
         sampled = begin(following, &vmm);
         (ended, kept) = wait(following, &vmm);
     }
-    let mut run = RunRecord {
-        schema: SCHEMA.into(),
-        label: following.label.clone(),
-        watch: WatchLevel::Light,
-        origin: Origin::Next,
-        argv: vmm.argv.clone(),
-        exec_ns: executed.exec_ns,
-        clocks: vec![first],
-        outcome: outcome(following, ended),
-        ..RunRecord::default()
-    };
-    let mut warnings = vec![format!(
-        "{SEEN}: {}; its times count from there and are at most {:.1} ms less than they were. Nothing was \
-         added to it, and it was never stopped",
-        following.how,
-        executed.error_ns as f64 / 1e6
-    )];
+    let Kept { rings: kept, tied, at, has_kernel } = kept;
+    let (mut run, mut warnings) = begun(following, &vmm, (first, outcome(following, ended)));
     // By now it is known whether it uses KVM.
     let there = ended != Ended::Gone;
     let vmm = Vmm::of(vmm.pid).ok().filter(|_| there).unwrap_or(vmm);
@@ -118,32 +115,65 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<RunRecord, LookErro
     };
     run.sources = match there {
         true => rings(&request, &tracee, &mut warnings),
-        false => finished(kept.rings, executed.exec_ns, &mut warnings),
+        false => finished(kept, executed.exec_ns, &mut warnings),
     };
     run.sources.extend(end(sampled, &tracee, there, executed.exec_ns, &mut warnings));
-    let ticks = match kept.tied {
+    let ticks = match tied {
         Some(tied) => Ok(Some(tied)),
         None if there => ticks(&request, &tracee),
         None => Ok(None),
     };
-    run.clocks.push(if there { clock::read() } else { kept.at });
+    run.clocks.push(if there { clock::read() } else { at });
     tie_by(&mut run, ticks, &mut warnings);
     run.total_ns = run.looked_at().unwrap_or(0).max(1);
     let is_done = run.outcome == Outcome::Done;
     warnings.extend(place_from_exec(&mut run, &request));
     if ended == Ended::Up && is_done && run.outcome != Outcome::Done {
-        // The guest's log stamps nothing until its clock begins; when the line was read is known all the same.
-        run.outcome = Outcome::Done;
-        run.total_ns = kept.at.monotonic_ns.saturating_sub(run.exec_ns).max(1);
-        run.moments.push((run.total_ns, Moment::Ready));
-        warnings.push(format!(
-            "the guest's clock had not begun when it said what the run ends with: that was read then, at most \
-             {} ms later",
-            2 * EACH.as_millis()
-        ));
+        warnings.push(ends_by_poll(&mut run, at));
     }
     run.warnings = warnings;
-    Ok(run)
+    Ok(Followed { run, has_kernel })
+}
+
+/// A run as it is known before its guest is read, and how it was seen to begin.
+fn begun(
+    following: &Following<'_>,
+    vmm: &Vmm,
+    (first, outcome): (ClockReading, Outcome),
+) -> (RunRecord, Vec<String>) {
+    let executed = following.executed;
+    let run = RunRecord {
+        schema: SCHEMA.into(),
+        label: following.label.clone(),
+        watch: WatchLevel::Light,
+        origin: following.origin,
+        argv: vmm.argv.clone(),
+        exec_ns: executed.exec_ns,
+        clocks: vec![first],
+        outcome,
+        ..RunRecord::default()
+    };
+    let error = match executed.error_ns {
+        0 => String::new(),
+        ns => format!(" and are at most {:.1} ms less than they were", ns as f64 / 1e6),
+    };
+    let seen = format!(
+        "{SEEN}: {}; its times count from there{error}. Nothing was added to it, and it was never stopped",
+        following.how
+    );
+    (run, vec![seen])
+}
+
+/// Ends a run at the poll that read what it ends with: the guest's log stamps nothing until its clock begins.
+fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
+    run.outcome = Outcome::Done;
+    run.total_ns = at.monotonic_ns.saturating_sub(run.exec_ns).max(1);
+    run.moments.push((run.total_ns, Moment::Ready));
+    format!(
+        "the guest's clock had not begun when it said what the run ends with: that was read then, at most {} ms \
+         later",
+        2 * EACH.as_millis()
+    )
 }
 
 fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String> {
@@ -216,10 +246,10 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
         let spec = MachineSpec::default();
         let context = context(&spec, vmm, following.dir, following.cache);
         let mut rings: Vec<_> = RINGS.iter().filter_map(|ring| ring.live(&context)).collect();
-        let ended = wait_until(following, vmm, &mut rings);
+        let (ended, has_kernel) = wait_until(following, vmm, &mut rings);
         let at = clock::read();
         over.store(true, Ordering::Relaxed);
-        (ended, Kept { rings, tied: tied.join().unwrap_or(None), at })
+        (ended, Kept { rings, tied: tied.join().unwrap_or(None), at, has_kernel })
     })
 }
 
@@ -237,22 +267,24 @@ fn tie_early((dir, cache): (&Path, &Path), vmm: &Vmm, over: &AtomicBool) -> Opti
     None
 }
 
-fn wait_until(following: &Following<'_>, vmm: &Vmm, rings: &mut [Box<dyn Live>]) -> Ended {
+/// How that ended, and whether a kernel was seen.
+fn wait_until(following: &Following<'_>, vmm: &Vmm, rings: &mut [Box<dyn Live>]) -> (Ended, bool) {
     let begun = Instant::now();
     let says = following.until.clone().unwrap_or(Until::SystemdReady).pattern();
     let (mut follower, mut last): (Option<Follower<'_>>, Instant) = (None, begun);
-    loop {
+    let mut has_kernel = false;
+    let ended = loop {
         if (following.interrupted)() {
-            return Ended::Interrupted;
+            break Ended::Interrupted;
         }
         if begun.elapsed() >= following.timeout {
-            return Ended::TimedOut;
+            break Ended::TimedOut;
         }
         if vmm.is_gone() {
-            return Ended::Gone;
+            break Ended::Gone;
         }
         match poll(&mut follower, vmm, following.cache) {
-            Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => return Ended::Up,
+            Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => break Ended::Up,
             Ok(news) if !news.is_empty() => {
                 last = Instant::now();
                 if let Some(tracee) = follower.as_ref().and_then(Follower::tracee) {
@@ -260,16 +292,19 @@ fn wait_until(following: &Following<'_>, vmm: &Vmm, rings: &mut [Box<dyn Live>])
                     rings.iter_mut().for_each(|ring| drop(ring.exiting(tracee)));
                 }
             }
-            Err(LookError::Gone(_)) => return Ended::Gone,
+            Err(LookError::Gone(_)) => break Ended::Gone,
             // It is read by others' rights then, or is not there yet.
             _ => {}
         }
-        let has_kernel = follower.as_ref().is_some_and(|follower| follower.tracee().is_some());
-        if following.until.is_none() && has_kernel && last.elapsed() >= silent_for() {
-            return Ended::Silent;
+        let is_there = follower.as_ref().is_some_and(|follower| follower.tracee().is_some());
+        has_kernel |= is_there;
+        if following.until.is_none() && is_there && last.elapsed() >= silent_for() {
+            break Ended::Silent;
         }
         std::thread::sleep(EACH);
-    }
+    };
+    let is_up = matches!(ended, Ended::Up);
+    (ended, has_kernel || is_up)
 }
 
 fn poll<'a>(
