@@ -346,6 +346,8 @@ fn the_boot_of_a_guest_is_recorded_and_the_shim_goes_without_a_trace() {
         .args(["-accel", "tcg", "-m", "256", "-nodefaults", "-display", "none", "-no-reboot"])
         .args(["-kernel", text(&image), "-append", "console=ttyS0 quiet panic=0"])
         .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
     becomes(&mut child, &real, Instant::now());
