@@ -165,7 +165,18 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
             && !begins_machine(line)
             && !line.text.starts_with(XEN)
     };
-    lines.iter().rfind(of_program).map(|line| line.index)
+    let last = lines.iter().rposition(|line| of_program(&line) && !is_within(lines, line))?;
+    lines.get(last).map(|line| line.index)
+}
+
+/// True for a line between two of one kernel, whose clock went on meanwhile as the host's did.
+fn is_within(lines: &[Line<'_>], line: &Line<'_>) -> bool {
+    let stamped = |of: &Line<'_>| Some((of.at, of.stamp?));
+    let before = lines.iter().filter(|other| other.index < line.index).filter_map(stamped).last();
+    let after = lines.iter().filter(|other| other.index > line.index).find_map(stamped);
+    before.zip(after).is_some_and(|((at, stamp), (then, next))| {
+        next >= stamp && (then - at).abs_diff(next - stamp) <= SLACK.unsigned_abs()
+    })
 }
 
 /// The last event before the machine was reset, by the VMM's own word, once a kernel had run: a
