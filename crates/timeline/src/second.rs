@@ -172,7 +172,8 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
 /// True for a line between two of one kernel, whose clock went on meanwhile as the host's did.
 fn is_within(lines: &[Line<'_>], line: &Line<'_>) -> bool {
     let stamped = |of: &Line<'_>| Some((of.at, of.stamp?));
-    let before = lines.iter().filter(|other| other.index < line.index).filter_map(stamped).last();
+    let before =
+        lines.iter().filter(|other| other.index < line.index).filter_map(stamped).next_back();
     let after = lines.iter().filter(|other| other.index > line.index).find_map(stamped);
     before.zip(after).is_some_and(|((at, stamp), (then, next))| {
         next >= stamp && (then - at).abs_diff(next - stamp) <= SLACK.unsigned_abs()
