@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{text, Lab};
+use common::{is_alive, text, Lab};
 use std::process::Command;
 
 /// The last line that a program prints is read before its end is judged.
@@ -72,11 +72,6 @@ fn vmm(lab: &Lab) -> Option<String> {
         return None;
     }
     Some(text(&program).to_owned())
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// What a launcher starts, and whether it is there when vmeter is gone.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{has_qemu, kernel, text, Lab};
+use common::{has_qemu, is_alive, kernel, text, Lab, Ran};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,14 +23,18 @@ fn launcher(lab: &Lab, name: &str, kernel: &std::path::Path, panics: &str) -> st
     lab.script("launcher", &script)
 }
 
+/// True where this user may not read the VMM, which is said.
+fn is_refused(ran: &Ran) -> bool {
+    let is = ran.stderr.contains("is not to be read by this user");
+    if is {
+        eprintln!("skipped: {}", ran.stderr);
+    }
+    is
+}
+
 fn pid(lab: &Lab) -> u32 {
     let text = std::fs::read_to_string(lab.path("pid")).expect("the launcher ran");
     text.trim().parse().expect("a number")
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn end(pid: u32) {
@@ -54,8 +58,8 @@ fn the_vm_of_a_launcher_that_exits_is_followed_and_lives_on() {
     let words = ["boot", "--next", "--runs", "2", "--match", &name, "--until", until];
     let more = ["--prepare", &kill, "--save", text(&saved), "--", text(&launcher)];
     let ran = lab.run(&[&words[..], &more].concat());
-    if ran.stderr.contains("is not to be read by this user") {
-        return eprintln!("skipped: {}", ran.stderr);
+    if is_refused(&ran) {
+        return;
     }
     let last = pid(&lab);
     let lives = is_alive(last);
@@ -97,8 +101,8 @@ fn of_a_vm_that_ends_the_last_poll_is_kept() {
     let saved = lab.path("saved");
     let words = ["boot", "--next", "--match", &name, "--until", "line:nobody says this"];
     let ran = lab.run(&[&words[..], &["--save", text(&saved), "--", text(&launcher)]].concat());
-    if ran.stderr.contains("is not to be read by this user") {
-        return eprintln!("skipped: {}", ran.stderr);
+    if is_refused(&ran) {
+        return;
     }
     assert_eq!(ran.status, 1, "{}\n{}", ran.stderr, ran.stdout);
     assert!(ran.stderr.contains("the VMM ended before"), "{}", ran.stderr);
@@ -121,8 +125,8 @@ fn an_early_line_has_the_time_of_its_poll_and_a_run_is_never_made_again() {
     let launcher = launcher(&lab, &name, &image, "0");
     let words = ["boot", "--next", "--match", &name, "--until", "line:Linux version"];
     let ran = lab.run(&[&words[..], &["--", text(&launcher)]].concat());
-    if ran.stderr.contains("is not to be read by this user") {
-        return eprintln!("skipped: {}", ran.stderr);
+    if is_refused(&ran) {
+        return;
     }
     end(pid(&lab));
     assert_eq!(ran.status, 0, "{}\n{}", ran.stderr, ran.stdout);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{has_qemu, signal, text, Lab, Ran};
+use common::{has_qemu, is_alive, signal, text, Lab, Ran};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -59,11 +59,6 @@ fn json(ran: &Ran) -> Value {
 fn pid(said: &str) -> String {
     let rest = said.split("(pid ").nth(1).and_then(|rest| rest.split(')').next());
     rest.unwrap_or_else(|| panic!("no number: {said}")).to_owned()
-}
-
-fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 fn end(pid: &str) {
@@ -135,7 +130,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     let said = flat(&ran);
     assert_eq!(ran.status, 1, "{said}");
     let ended = said.split("vmeter ended qemu-system-x86 ").nth(1).expect("it is said");
-    assert!(!is_alive(&pid(ended)), "{said}");
+    assert!(!is_alive(pid(ended)), "{said}");
     // By a Ctrl-C.
     let script = lab.script("waits", &format!("#!/bin/sh\n{script}\n"));
     let mut vmeter: Child = lab
@@ -154,7 +149,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     assert_eq!(said.status, 130, "{}", said.stderr);
     let ended = flat(&said);
     assert!(ended.contains("vmeter ended qemu-system-x86 (pid "), "{ended}");
-    assert!(!is_alive(&pid(&ended)), "{ended}");
+    assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("a VM in a session of its own (setsid) as long as its launcher runs"));

@@ -13,6 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
+/// True for a process that runs, and is no zombie.
+pub fn is_alive(pid: impl std::fmt::Display) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// A vmeter with a state folder of its own, sharing the cache of kernels.
 pub struct Lab {
     /// State folder and scratch space.
