@@ -162,11 +162,15 @@ pub fn is_shown(slow: &SlowRuns, change: &RareChange, fresh: impl Fn(usize) -> b
     change.p_value <= ALPHA && shares_differ(&slow.shares(change.at, fresh), &all) <= ALPHA_OF_FRESH
 }
 
+/// True if slow runs are more frequent from the change on.
+pub fn is_more([before, since]: &Shares) -> bool {
+    since[0] * before[1] > before[0] * since[1]
+}
+
 /// One-sided p-value of "slow runs are as frequent on both sides" against the way that `way` has (Fisher's exact
 /// test).
 fn shares_differ(shares: &Shares, way: &Shares) -> f64 {
-    let more = |[before, since]: &Shares| since[0] * before[1] > before[0] * since[1];
-    let [few, many] = if more(way) { *shares } else { [shares[1], shares[0]] };
+    let [few, many] = if is_more(way) { *shares } else { [shares[1], shares[0]] };
     let (slow, all) = (few[0] + many[0], few[1] + many[1]);
     let of = |k: usize| ln_choose(many[1], k) + ln_choose(few[1], slow - k) - ln_choose(all, slow);
     (many[0]..=slow.min(many[1])).filter(|k| slow - k <= few[1]).map(|k| of(k).exp()).sum()

@@ -65,7 +65,9 @@ pub(super) fn scanned(
             let sized = |step: &Step<'_>| sized(session, &taken, step).filter(|_| !exact);
             let mut found = many(&levels, &steps, placement.as_ref(), sized);
             if !exact {
-                slow::counted(commits, &samples, session.record.seed).enter(&mut found);
+                let first = (levels.as_slice(), steps.as_slice());
+                let counted = slow::counted(first, (commits, &samples), session.record.seed);
+                counted.enter(&mut found);
             }
             let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
             let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
@@ -453,7 +455,7 @@ fn times_of(side: &[Level<'_>]) -> Vec<f64> {
     side.iter().flat_map(|l| l.by_block.values().copied()).collect()
 }
 
-fn change(
+pub(super) fn change(
     before: &[Level<'_>],
     after: &[Level<'_>],
     ratio: Option<Estimate>,

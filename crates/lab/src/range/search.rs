@@ -175,10 +175,7 @@ impl<'a> Search<'a> {
 
     /// Builds all, then boots all in turn.
     fn all(&mut self, watch: &mut Watch<'_>) -> Result<()> {
-        let mut machines = Vec::new();
-        for commit in 0..self.record.commits.len() {
-            machines.extend(self.builds_of(commit, watch)?);
-        }
+        let machines = self.builds_of_all(0..self.record.commits.len(), watch)?;
         self.in_turn(&machines, watch)?;
         while self.record.detect.is_some() && self.more_runs()? {
             self.in_turn(&machines, watch)?;
@@ -209,14 +206,9 @@ impl<'a> Search<'a> {
     /// Runs all anew, to see whether slow boots are as frequent as they seemed.
     fn count_slow(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         while super::slow::is_open(self.record, &self.session)? {
-            let mut machines = Vec::new();
-            for commit in 0..self.record.commits.len() {
-                machines.extend(self.builds_of(commit, watch)?);
-            }
+            let machines = self.builds_of_all(0..self.record.commits.len(), watch)?;
             let runs = self.plan_more(&machines, self.half())?;
-            let mut added = Added::of(&self.session.record);
-            added.slow.push(runs);
-            self.session.record.asked = serde_json::to_value(&added)?;
+            self.note_added(|added| added.slow.push(runs))?;
             self.session.save()?;
             self.outstanding(watch)?;
         }
@@ -236,7 +228,7 @@ impl<'a> Search<'a> {
         most: usize,
         watch: &mut Watch<'_>,
     ) -> Result<()> {
-        let mut added = Added::of(&self.session.record);
+        let added = Added::of(&self.session.record);
         let had: BTreeSet<usize> = added.builds_that_sized(&step.commits);
         let room = sizing::builds_each(most);
         let mut sides = [Vec::new(), Vec::new()];
@@ -259,9 +251,8 @@ impl<'a> Search<'a> {
         let machines = sides.concat();
         let each = sizing::runs_of_each(most, machines.len(), self.record.runs);
         let runs = self.plan_more(&machines, each)?;
-        added.sizing.push(Sizing { commits: step.commits, sides, runs });
-        self.session.record.asked = serde_json::to_value(&added)?;
-        Ok(())
+        let sizing = Sizing { commits: step.commits, sides, runs };
+        self.note_added(|added| added.sizing.push(sizing))
     }
 
     /// Plans as many more runs of each commit as the change to be found needs, but as many again
@@ -282,9 +273,7 @@ impl<'a> Search<'a> {
         if wanted <= have {
             return Ok(false);
         }
-        let mut added = Added::of(&self.session.record);
-        added.runs = Some(wanted.min(2 * have));
-        self.session.record.asked = serde_json::to_value(&added)?;
+        self.note_added(|added| added.runs = Some(wanted.min(2 * have)))?;
         Ok(true)
     }
 
@@ -315,17 +304,12 @@ impl<'a> Search<'a> {
         let each = self.half();
         loop {
             let wanted = place::next(self.record, &self.session)?;
-            let mut machines = Vec::new();
-            for commit in wanted {
-                machines.extend(self.builds_of(commit, watch)?);
-            }
+            let machines = self.builds_of_all(wanted, watch)?;
             if machines.is_empty() {
                 return Ok(());
             }
             let runs = self.plan_more(&machines, each)?;
-            let mut added = Added::of(&self.session.record);
-            added.placing.push(runs);
-            self.session.record.asked = serde_json::to_value(&added)?;
+            self.note_added(|added| added.placing.push(runs))?;
             self.session.save()?;
             self.outstanding(watch)?;
         }
@@ -358,6 +342,27 @@ impl<'a> Search<'a> {
             }
         }
         self.session.save()
+    }
+
+    /// Notes with the session what is added to its plan.
+    fn note_added(&mut self, note: impl FnOnce(&mut Added)) -> Result<()> {
+        let mut added = Added::of(&self.session.record);
+        note(&mut added);
+        self.session.record.asked = serde_json::to_value(&added)?;
+        Ok(())
+    }
+
+    /// The machines of all builds of these commits.
+    fn builds_of_all(
+        &mut self,
+        commits: impl IntoIterator<Item = usize>,
+        watch: &mut Watch<'_>,
+    ) -> Result<Vec<usize>> {
+        let mut machines = Vec::new();
+        for commit in commits {
+            machines.extend(self.builds_of(commit, watch)?);
+        }
+        Ok(machines)
     }
 
     /// The machines of all builds of a commit.

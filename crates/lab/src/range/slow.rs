@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord, SlowBoots};
 use vmeter_model::{ChangeShape, RangeVerdict, Verdict};
 use vmeter_session::Session;
-use vmeter_stats::rare::{is_shown, RareChange, SlowRuns, CANDIDATE};
-use vmeter_stats::segments::{Run, FEWEST};
+use vmeter_stats::rare::{is_more, is_shown, RareChange, SlowRuns, CANDIDATE};
+use vmeter_stats::segments::{LevelChange, Run, FEWEST};
 use vmeter_stats::{mean, ratio_of_means};
 
 /// All commits are run anew so often at most.
@@ -52,21 +52,22 @@ impl Counted {
     }
 }
 
-/// What the samples of these commits say.
-pub(super) fn counted(commits: &[MeasuredCommit], samples: &[Sample], seed: u64) -> Counted {
-    let first = levels::levels(commits, samples, Part::is_first);
-    let steps: Vec<usize> = levels::steps(&first, seed)
-        .iter()
-        .filter_map(|s| Some(first.get(s.at)?.commit.index))
-        .collect();
-    let Some((slow, change)) = found(&first, &steps, seed).filter(|(_, c)| c.p_value <= CANDIDATE)
+/// What the samples of these commits say; the levels of the first pass change at `steps`.
+pub(super) fn counted(
+    (first, steps): (&[Level<'_>], &[LevelChange]),
+    (commits, samples): (&[MeasuredCommit], &[Sample]),
+    seed: u64,
+) -> Counted {
+    let commit = |step: &LevelChange| Some(first.get(step.at)?.commit.index);
+    let steps: Vec<usize> = steps.iter().filter_map(commit).collect();
+    let Some((slow, change)) = found(first, &steps, seed).filter(|(_, c)| c.p_value <= CANDIDATE)
     else {
         return Counted::Alike;
     };
     let is_fresh = |sample: &&Sample| sample.part == Part::CountsSlow;
     let fresh: BTreeSet<usize> = samples.iter().filter(is_fresh).map(|s| s.of.host).collect();
     if fresh.is_empty() {
-        let told = told(&first, (&slow, &change), |_| true);
+        let told = told(first, (&slow, &change), |_| true);
         return told.filter(|_| change.p_value <= ALPHA).map_or(Counted::Open, Counted::Changed);
     }
     let all = levels::levels(commits, samples, |part| part.is_first() || part == Part::CountsSlow);
@@ -106,23 +107,15 @@ fn told(
     let (a, b) = (times(before), times(after));
     let ratio = ratio_of_means(&a, &b)?;
     let index = |at: usize| levels.get(at).map(|level| level.commit.index);
-    let [all_before, all_since] = slow.shares(change.at, |_| true);
-    let is_more = all_since[0] * all_before[1] > all_before[0] * all_since[1];
+    let is_more = is_more(&slow.shares(change.at, |_| true));
     let [before_it, since] = slow.shares(change.at, counts);
-    let (last, first) = (before.last()?.commit.index, after.first()?.commit.index);
     Some(Change {
         shape: ChangeShape::Tail,
-        commits: (last + 1..=first).collect(),
-        before: last,
         verdict: if is_more { Verdict::Slower } else { Verdict::Faster },
-        ratio: Some(ratio),
         jump_s: mean(&b) - mean(&a),
-        p_value: Some(change.p_value),
-        probability: None,
-        sizing: None,
-        mean: None,
         place: index(change.within[0]).zip(index(change.within[1])).map(|(a, b)| [a, b]),
         slow: Some(SlowBoots { before: before_it, since, times: slow.times }),
+        ..levels::change(before, after, Some(ratio), change.p_value)?
     })
 }
 
@@ -138,10 +131,13 @@ pub(super) fn is_open(record: &RangeRecord, session: &Session) -> Result<bool> {
     }
     let (times, commits) = timed(record, session, &finished)?;
     let samples = samples((record, session), &finished, &times);
-    if levels::levels(&commits, &samples, Part::is_first).len() < FEWEST {
+    let first = levels::levels(&commits, &samples, Part::is_first);
+    if first.len() < FEWEST {
         return Ok(false);
     }
-    let counted = counted(&commits, &samples, session.record.seed);
+    let seed = session.record.seed;
+    let steps = levels::steps(&first, seed);
+    let counted = counted((&first, &steps), (&commits, &samples), seed);
     Ok(match counted {
         Counted::Alike => false,
         Counted::Changed(_) => tries == 0,

@@ -76,4 +76,8 @@ impl Booter for Follows<'_> {
             false => Err(failure(Class::Answer, "the VMM ran no kernel")),
         }
     }
+
+    fn can_repeat(&self) -> bool {
+        false
+    }
 }

@@ -49,7 +49,7 @@ impl Search<'_> {
     /// Runs builds on either side of the step that was found; false if that is done, or nothing was.
     fn size(&mut self, bisection: &Bisection, watch: &mut Watch<'_>) -> Result<bool> {
         let Some(Answer::Changed { commits, .. }) = bisection.finished() else { return Ok(false) };
-        let mut added = Added::of(&self.session.record);
+        let added = Added::of(&self.session.record);
         if !sizing::of(&added, &self.taken, &commits).is_empty() {
             return Ok(false);
         }
@@ -66,8 +66,7 @@ impl Search<'_> {
         let is_new = |m: &usize| !exact || !plan.iter().any(|p| !p.warmup && p.machine == *m);
         let machines: Vec<usize> = own.sides.concat().into_iter().filter(is_new).collect();
         own.runs = self.plan_more(&machines, each)?;
-        added.sizing.push(own);
-        self.session.record.asked = serde_json::to_value(&added)?;
+        self.note_added(|added| added.sizing.push(own))?;
         self.session.save()?;
         self.outstanding(watch)?;
         Ok(true)
@@ -129,10 +128,8 @@ impl Search<'_> {
         if let Some(reference) = beside {
             let coin = Rng::new(self.session.record.seed.wrapping_add(u64::from(at))).below(2);
             pair.insert(coin, reference);
-            let mut added = Added::of(&self.session.record);
-            let sample = at + 1 - coin as u32;
-            added.references.push([sample, at + coin as u32]);
-            self.session.record.asked = serde_json::to_value(&added)?;
+            let pair = [at + 1 - coin as u32, at + coin as u32];
+            self.note_added(|added| added.references.push(pair))?;
         }
         let planned: Vec<PlannedRun> =
             pair.into_iter().map(|machine| self.planned(machine, false)).collect();
