@@ -10,6 +10,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use vmeter_kernel_image::ftrace::{Decoded, FtraceDump, FtraceKind};
+use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
+use vmeter_record::look::Vmm;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -221,4 +224,148 @@ fn what_is_no_vm_is_told_with_the_next_step() {
         assert_eq!(ran.status, status, "{arguments:?}: {}", ran.stderr);
         assert!(ran.stderr.contains(words), "{arguments:?}: {}", ran.stderr);
     }
+}
+
+/// Its first program logs, and executes, as fast as it can: each line has its number twice and the time, each file
+/// its number.
+const AT_FULL_SPEED: &str = "#!/bin/busybox sh
+/bin/busybox mount -t proc p /proc
+/bin/busybox mount -t devtmpfs d /dev
+(n=0; while :; do
+  n=$((n + 1)); read up rest < /proc/uptime; pad=${pad}x; [ ${#pad} -gt 200 ] && pad=
+  echo \"count $n at $up $pad $n.\" > /dev/kmsg
+done) &
+while :; do for n in 0 1 2 3 4 5 6 7 8 9; do /bin/$n; done; done
+";
+
+/// A guest at full speed on two vCPUs, whose rings have long wrapped.
+fn guest_at_full_speed(lab: &Lab, kernel: &Path) -> Option<Ended> {
+    let busybox = Path::new("/bin/busybox");
+    let is_static = Command::new("ldd").arg(busybox).output().is_ok_and(|o| !o.status.success());
+    if !busybox.exists() || !is_static {
+        eprintln!("skipped: needs busybox-static");
+        return None;
+    }
+    let init = lab.script("fast", AT_FULL_SPEED);
+    let mut files = vec![format!("/fast={}", text(&init))];
+    let nothing = lab.script("nothing", "#!/bin/busybox true\n");
+    files.extend((0..10).map(|n| format!("/bin/{n}={}", text(&nothing))));
+    files.push("/bin/busybox=/bin/busybox".into());
+    let initrd = lab.path("fast.cpio");
+    let mut all = vec!["appliance", "build", "-o", text(&initrd)];
+    all.extend(files.iter().flat_map(|file| ["--file", file]));
+    let ran = lab.run(&all);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let words = "console=ttyS0 quiet rdinit=/fast printk.devkmsg=on trace_buf_size=64K trace_clock=x86-tsc \
+                 trace_event=sched:sched_process_exec,sched:sched_process_exit,sched:sched_switch";
+    let child = Command::new("qemu-system-x86_64")
+        .args(["-accel", "tcg", "-smp", "2", "-m", "256", "-nodefaults", "-display", "none"])
+        .args(["-kernel", text(kernel), "-initrd", text(&initrd), "-append", words])
+        .stdin(Stdio::null())
+        .spawn();
+    Some(Ended(child.expect("QEMU")))
+}
+
+/// What a line of that guest's says, checked in all its parts; none of another line.
+fn counted(record: &PrintkRecord) -> Option<u64> {
+    let rest = record.text.strip_prefix("count ")?;
+    let words: Vec<&str> = rest.split(' ').collect();
+    let whole = match words[..] {
+        [n, "at", up, pad, last] if pad.bytes().all(|b| b == b'x') && pad.len() <= 200 => {
+            let (n, up): (u64, f64) = (n.parse().expect("a number"), up.parse().expect("s"));
+            let late = record.ts_ns as f64 / 1e9 - up;
+            // /proc/uptime began a little before the log's clock, and a guest's process waits for its CPU.
+            assert!(late > -1.0 && late < 5.0, "{late} s: {record:?}");
+            (last == format!("{n}.")).then_some(n)
+        }
+        _ => None,
+    };
+    Some(whole.unwrap_or_else(|| panic!("torn: {record:?}")))
+}
+
+/// Lines of the log are whole, in order and without a hole but for those that are counted as torn.
+fn is_whole(log: &PrintkDump) -> usize {
+    let records = log.records();
+    let holes: u64 = records.windows(2).map(|two| two[1].seq - two[0].seq - 1).sum();
+    assert!(holes <= log.torn(), "{holes} holes, {} torn", log.torn());
+    assert!(records.windows(2).all(|two| two[0].ts_ns <= two[1].ts_ns));
+    let numbers: Vec<(u64, u64)> =
+        records.iter().filter_map(|record| Some((record.seq, counted(record)?))).collect();
+    let others = |from: u64, to: u64| {
+        records.iter().filter(|r| r.seq > from && r.seq < to && counted(r).is_none()).count() as u64
+    };
+    for two in numbers.windows(2) {
+        let [(seq, n), (next_seq, next)] = [two[0], two[1]];
+        assert_eq!(next_seq - seq - others(seq, next_seq), next - n, "{two:?}");
+    }
+    numbers.len()
+}
+
+/// Executed files follow one another as they do in the guest, but where a page was lost or overwritten.
+fn follows(trace: &Decoded) -> usize {
+    let numbers: Vec<u64> = trace
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            FtraceKind::ProcessExec { file, .. } => file.strip_prefix("/bin/")?.parse().ok(),
+            _ => None,
+        })
+        .collect();
+    let gaps = numbers.windows(2).filter(|two| two[1] != (two[0] + 1) % 10).count();
+    // Each CPU's ring begins somewhere of its own, and one page of each may be lost.
+    assert!(gaps <= 8, "{gaps} gaps in {numbers:?}");
+    assert_eq!(trace.damaged_pages, 0);
+    numbers.len()
+}
+
+/// Its rings are read while it writes them as fast as it can; the VMM grows by nothing that the guest does not use.
+#[test]
+fn a_guest_at_full_speed_is_read_whole() {
+    let Some((_, image)) = kernel() else { return };
+    let lab = Lab::new();
+    let Some(guest) = guest_at_full_speed(&lab, &image) else { return };
+    let vmm = Vmm::of(guest.0.id() as i32).expect("it runs");
+    let cache = lab.path("cache");
+    std::fs::create_dir_all(&cache).expect("scratch space");
+    let begun = Instant::now();
+    let read = || {
+        let mut looked = vmeter_record::look::find(&vmm, &cache, &cache).ok()?;
+        let both = looked.kernel.look_into(&looked.tracee, |guest| {
+            Ok((PrintkDump::take(guest)?, FtraceDump::take(guest)?))
+        });
+        both.ok()
+    };
+    let wrapped = |(log, trace): &(PrintkDump, FtraceDump)| {
+        log.records().first().is_some_and(|first| first.seq > 1000) && trace.decode().lost > 0
+    };
+    while !read().is_some_and(|both| wrapped(&both)) {
+        assert!(begun.elapsed() < PATIENCE, "its rings did not wrap");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut looked = vmeter_record::look::find(&vmm, &cache, &cache).expect("a kernel");
+    let (_, before) = held(guest.0.id());
+    let (mut lines, mut execs, mut torn, mut failed) = (0, 0, [0, 0], 0);
+    let reads = common::amount(50, 1000);
+    for _ in 0..reads {
+        let both = looked.kernel.look_into(&looked.tracee, |guest| {
+            Ok((PrintkDump::take(guest)?, FtraceDump::take(guest)?))
+        });
+        let Ok((log, trace)) = both else {
+            failed += 1;
+            continue;
+        };
+        lines += is_whole(&log);
+        execs += follows(&trace.decode());
+        torn = [torn[0] + log.torn(), torn[1] + trace.torn()];
+    }
+    let (_, after) = held(guest.0.id());
+    eprintln!(
+        "{reads} reads, {failed} failed: {lines} lines and {execs} execs; torn and left out: {} records, {} \
+         pages; the VMM has {} KiB more",
+        torn[0],
+        torn[1],
+        after.saturating_sub(before)
+    );
+    assert!(lines > 100 * reads && execs > reads, "{lines} lines, {execs} execs");
+    assert!(failed * 20 <= reads, "{failed} reads failed");
 }

@@ -138,7 +138,6 @@ impl Booter for Waits<'_> {
             let timeout = self.options.timeout_s.unwrap_or(TIMEOUT_S);
             let run = follow_from_exec(&Following {
                 executed: &executed,
-                how: self.door.borrow().how(),
                 origin: Origin::Next,
                 dir: request.dir,
                 cache: &self.cache,

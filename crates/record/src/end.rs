@@ -405,10 +405,11 @@ fn vmm_that_runs_on(exit: &Exit) -> Option<&Left> {
 /// What is said of it: another run would start another VM.
 fn let_go(vmm: &Left) -> String {
     format!(
-        "{} (pid {}): its launcher left it there, or gave it a session of its own. End it yourself, or have \
-         vmeter end it with each run by --end-vm. A run is measured from the exec of what is launched to \
-         its end: leave -daemonize and setsid out, or let a wrapper wait for its VMM",
-        vmm.name, vmm.pid
+        "{} (pid {pid}): its launcher left it there, or gave it a session of its own. `vmeter look {pid}` tells \
+         its boot; `vmeter boot --next -- COMMAND` measures the next one, from its VMM's exec; --end-vm has \
+         vmeter end the VM with each run",
+        vmm.name,
+        pid = vmm.pid
     )
 }
 

@@ -137,7 +137,10 @@ pub fn execute<P: Planned, R: Runner<P>>(
         let label = session.record.machines.get(planned.machine()).map_or("", |m| &m.label);
         watch.progress.run(label, &runner.said(&run));
         if let Some(why) = runner.hopeless(&run) {
-            watch.progress.warn(&why);
+            let more = plan.iter().skip(index as usize + 1);
+            if more.into_iter().any(|more| more.machine() == planned.machine()) {
+                watch.progress.warn(&why);
+            }
             given_up.insert(planned.machine());
         }
     }

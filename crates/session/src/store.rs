@@ -198,10 +198,10 @@ impl<P: Planned> Session<P> {
         Ok(())
     }
 
-    /// Takes a session back that this vmeter began and that turned out to be a mistake before
-    /// any run was finished; `error` is what was found.
+    /// Takes a session back that this vmeter began and that turned out to be a mistake, or to measure
+    /// nothing, before any run was finished; `error` is what was found.
     pub fn withdraw(&self, error: &anyhow::Error) {
-        if class(error) == Class::Usage {
+        if matches!(class(error), Class::Usage | Class::Answer) {
             self.abandon();
         }
     }

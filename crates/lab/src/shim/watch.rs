@@ -61,7 +61,6 @@ impl Booter for Follows<'_> {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
         let followed = follow_from_exec(&Following {
             executed: self.executed,
-            how: "a shim of vmeter's executed it (vmeter shim)",
             origin: Origin::Shim,
             dir: request.dir,
             cache: &self.cache,

@@ -1,19 +1,22 @@
 //! The next VMM of the host that somebody else starts: libvirtd, incus, a script of another's.
 //!
-//! As root the kernel tells of each exec of the VMM's file (fanotify(7), `FAN_OPEN_EXEC`), a tenth of a millisecond
-//! after the file is opened for it. It only tells: nothing waits for an answer, so that nobody's
-//! VMM is held, even if vmeter is stopped. Without that right /proc is looked through instead, every
-//! few milliseconds. The process is never traced.
+//! As root the kernel tells of it: of each exec of the VMM's file a tenth of a millisecond after the file is opened
+//! for it ([`fanotify`]), and of each exec of the host, so of those in a container's file system too, when it is
+//! through ([`connector`]). It only tells: nobody's VMM is held. Without that right /proc is looked through
+//! instead, every few milliseconds. The process is never traced.
+
+mod connector;
+mod fanotify;
 
 use super::arguments;
 use super::types::now_ns;
 use crate::backend;
+use rustix::event::{PollFd, PollFlags};
 use std::collections::HashMap;
-use std::ffi::{CString, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vmeter_base::process::Stat;
@@ -25,8 +28,6 @@ const LOOK: Duration = Duration::from_millis(2);
 const WAIT: Duration = Duration::from_millis(50);
 /// A process that opened the file runs it within this; else its exec failed.
 const RUNS_WITHIN: Duration = Duration::from_secs(1);
-/// From the open of the file to the news of it, ns, where its reader gets a CPU at once: 0.05 to 0.3 ms.
-const TOLD_NS: Ns = 300_000;
 
 /// A VMM that was seen to begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Executed {
     pub exec_ns: Ns,
     /// By how much earlier that can have been, ns.
     pub error_ns: Ns,
+    /// How it was seen, in words.
+    pub how: &'static str,
 }
 
 /// What is waited for.
@@ -48,6 +51,8 @@ pub struct Executed {
 pub struct Wanted {
     /// Files of VMMs, without symbolic links.
     files: Vec<PathBuf>,
+    /// True if no other file will do; else one that is called as a VMM is.
+    named: bool,
     /// What its arguments must match, joined by spaces.
     pub matching: Option<regex::Regex>,
 }
@@ -61,24 +66,26 @@ impl Wanted {
         let whole = |path: &PathBuf| {
             path.canonicalize().map_err(|error| format!("--emulator {}: {error}", path.display()))
         };
+        let named = !files.is_empty();
         let mut files = match files {
             [] => installed(),
             files => files.iter().map(whole).collect::<Result<_, _>>()?,
         };
         files.sort();
         files.dedup();
-        match files.is_empty() {
-            true => {
-                Err("no VMM that vmeter knows is in $PATH: --emulator FILE says which is meant"
-                    .into())
-            }
-            false => Ok(Wanted { files, matching }),
+        Ok(Wanted { files, named, matching })
+    }
+
+    fn is_file(&self, image: &Path) -> bool {
+        match self.named {
+            true => self.files.iter().any(|file| file == image),
+            false => backend::of_image(image).is_some(),
         }
     }
 
     /// What was executed, if it is wanted: one that asks a VMM for its version is not.
     fn is(&self, pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
-        let image = image(pid).filter(|image| self.files.contains(image))?;
+        let image = image(pid).filter(|image| self.is_file(image))?;
         let argv = argv(pid)?;
         let probe = backend::of_exec(&image, &argv).is_some_and(|dialect| dialect.is_probe(&argv));
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
@@ -112,38 +119,70 @@ pub(super) fn argv(pid: i32) -> Option<Vec<OsString>> {
 pub struct Door {
     wanted: Wanted,
     how: How,
+    /// The last that came, with its start: the same exec may be told of twice.
+    last: Option<(i32, u64)>,
 }
 
 #[derive(Debug)]
 enum How {
     /// The kernel tells; when its news were last read.
-    Told(File, Ns),
+    Told(Vec<Box<dyn Source>>, Ns),
     /// /proc is looked through: each process with its start and the image that it had.
     Looked(HashMap<i32, (u64, bool)>),
+}
+
+/// How the kernel tells of an exec.
+trait Source: std::fmt::Debug + Send {
+    /// What is to be read when there are news.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// How the exec was seen, in words.
+    fn how(&self) -> &'static str;
+    /// The news that are there.
+    fn read(&mut self, reading: Reading) -> io::Result<Vec<Heard>>;
+}
+
+/// A look at whether there are news.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    /// When, ns.
+    now_ns: Ns,
+    /// By how much later than they came, at most, ns.
+    late_ns: Ns,
+}
+
+/// An exec that the kernel told of, as in [`Executed`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Heard {
+    pid: i32,
+    exec_ns: Ns,
+    error_ns: Ns,
+    how: &'static str,
+    /// True if the process runs its new image by now.
+    is_through: bool,
 }
 
 impl Door {
     /// Waits from now on.
     pub fn open(wanted: Wanted) -> Door {
-        let how = match told(&wanted.files) {
-            Ok(news) => How::Told(news, now_ns()),
-            Err(_) => {
-                let mut known = HashMap::new();
-                look(&wanted, &mut known);
-                How::Looked(known)
-            }
-        };
-        Door { wanted, how }
+        // The first has the begin of an execve, so it is asked first; the second knows files that nobody named.
+        let marked = (!wanted.files.is_empty()).then(|| fanotify::Marked::of(&wanted.files));
+        let marked = marked.and_then(Result::ok).map(|news| Box::new(news) as Box<_>);
+        let execs = connector::Execs::listen().ok().map(|news| Box::new(news) as Box<_>);
+        let sources: Vec<Box<dyn Source>> = [marked, execs].into_iter().flatten().collect();
+        match sources.is_empty() {
+            false => Door::told(wanted, sources),
+            true => Door::looking(wanted),
+        }
     }
 
-    /// How it hears of an exec, in words.
-    pub fn how(&self) -> &'static str {
-        match self.how {
-            How::Told(..) => "the kernel told of its exec (fanotify)",
-            How::Looked(_) => {
-                "/proc was looked through for it every 2 ms: root has the kernel tell of it"
-            }
-        }
+    fn told(wanted: Wanted, sources: Vec<Box<dyn Source>>) -> Door {
+        Door { wanted, how: How::Told(sources, now_ns()), last: None }
+    }
+
+    fn looking(wanted: Wanted) -> Door {
+        let mut known = HashMap::new();
+        look(&wanted, &mut known);
+        Door { wanted, how: How::Looked(known), last: None }
     }
 
     /// True if it sees the VMMs of all users.
@@ -156,9 +195,13 @@ impl Door {
     /// # Errors
     /// When the news can't be read.
     pub fn next(&mut self, mut stop: impl FnMut() -> bool) -> io::Result<Option<Executed>> {
+        let _first = self.sees_all().then(Urgent::begin);
         while !stop() {
             let found = match &mut self.how {
-                How::Told(news, last) => self.wanted.first(read_news(news, last)?),
+                How::Told(sources, read) => {
+                    let heard = news(sources, read)?;
+                    self.wanted.first(heard, &mut self.last)
+                }
                 How::Looked(known) => {
                     std::thread::sleep(LOOK);
                     look(&self.wanted, known)
@@ -173,79 +216,54 @@ impl Door {
 }
 
 impl Wanted {
-    fn first(&self, opened: Vec<(i32, [Ns; 2])>) -> Option<Executed> {
-        opened.into_iter().find_map(|(pid, [exec_ns, error_ns])| {
+    fn first(&self, heard: Vec<Heard>, last: &mut Option<(i32, u64)>) -> Option<Executed> {
+        heard.into_iter().find_map(|Heard { pid, exec_ns, error_ns, how, is_through }| {
             let begun = Instant::now();
             // It has the image of who calls it until the exec is under way, and no arguments until it is through.
-            let is_through = |image: PathBuf| self.files.contains(&image) && argv(pid).is_some();
-            while image(pid).is_some_and(|image| !is_through(image)) {
+            let runs_it = |image: &Path| self.is_file(image) && argv(pid).is_some();
+            while !is_through && image(pid).is_some_and(|image| !runs_it(&image)) {
                 if begun.elapsed() > RUNS_WITHIN {
                     return None;
                 }
                 std::thread::sleep(Duration::from_micros(50));
             }
             let (image, argv) = self.is(pid)?;
-            Some(Executed { pid, image, argv, exec_ns, error_ns })
+            let this = Some((pid, Stat::of(pid)?.started));
+            let is_new = std::mem::replace(last, this) != this;
+            is_new.then_some(Executed { pid, image, argv, exec_ns, error_ns, how })
         })
     }
 }
 
-/// Has the kernel tell of each exec of these files.
-fn told(files: &[PathBuf]) -> io::Result<File> {
-    let flags = libc::FAN_CLASS_NOTIF | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
-    let for_events = (libc::O_RDONLY | libc::O_CLOEXEC) as libc::c_uint;
-    // SAFETY: two numbers go in, a descriptor or -1 comes back.
-    let fd = unsafe { libc::fanotify_init(flags, for_events) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let news = unsafe { OwnedFd::from_raw_fd(fd) };
-    for file in files {
-        let path = CString::new(file.as_os_str().as_bytes())?;
-        let (add, mask) = (libc::FAN_MARK_ADD, libc::FAN_OPEN_EXEC);
-        // SAFETY: the path is a string that ends in 0 and lives until the call returns.
-        let done = unsafe { libc::fanotify_mark(fd, add, mask, libc::AT_FDCWD, path.as_ptr()) };
-        if done < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(File::from(news))
-}
-
-/// Whose execs are told of, when, and by how much earlier that can have been, ns; waits a while for the first.
-fn read_news(file: &mut File, last: &mut Ns) -> io::Result<Vec<(i32, [Ns; 2])>> {
+/// What the kernel tells of; waits a while for the first.
+fn news(sources: &mut [Box<dyn Source>], last: &mut Ns) -> io::Result<Vec<Heard>> {
     let before = std::mem::replace(last, now_ns());
     let waiting = waited_for_cpu();
     // What is there already came since the last read. Of what wakes this thread it is known how long it then waited
     // for a CPU.
-    let is_there = is_ready(file, Duration::ZERO)?;
-    if !is_there && !is_ready(file, WAIT)? {
+    let is_there = are_ready(sources, Duration::ZERO)?;
+    if !is_there && !are_ready(sources, WAIT)? {
         *last = now_ns();
         return Ok(Vec::new());
     }
-    let now = now_ns();
+    let now_ns = now_ns();
     let late = waited_for_cpu().zip(waiting).map(|(after, before)| after.saturating_sub(before));
     let since = if is_there { before } else { *last };
-    let error = match late.filter(|_| !is_there) {
-        Some(late) => late + TOLD_NS,
-        None => now - since + TOLD_NS,
-    };
-    *last = now;
-    let mut bytes = [0; 4096];
-    let length = match file.read(&mut bytes) {
-        Ok(length) => length,
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-        Err(error) => return Err(error),
-    };
-    Ok(events(&bytes[..length]).into_iter().map(|pid| (pid, [now, error])).collect())
+    let late_ns = late.filter(|_| !is_there).unwrap_or(now_ns - since);
+    *last = now_ns;
+    let mut heard = Vec::new();
+    for source in sources {
+        heard.extend(source.read(Reading { now_ns, late_ns })?);
+    }
+    Ok(heard)
 }
 
 /// True if there are news within so long.
-fn is_ready(file: &File, within: Duration) -> io::Result<bool> {
+fn are_ready(sources: &[Box<dyn Source>], within: Duration) -> io::Result<bool> {
     let wait = rustix::event::Timespec { tv_sec: 0, tv_nsec: within.subsec_nanos().into() };
-    let ready = rustix::event::PollFd::new(file, rustix::event::PollFlags::IN);
-    match rustix::event::poll(&mut [ready], Some(&wait)) {
+    let ready = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+    let mut all: Vec<_> = sources.iter().map(|source| ready(source.fd())).collect();
+    match rustix::event::poll(&mut all, Some(&wait)) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -258,26 +276,31 @@ fn waited_for_cpu() -> Option<Ns> {
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The processes of events (`struct fanotify_event_metadata`), whose descriptors are closed.
-fn events(mut bytes: &[u8]) -> Vec<i32> {
-    const FD: usize = 16;
-    const PID: usize = 20;
-    let number = |bytes: &[u8], at: usize| {
-        bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(i32::from_ne_bytes)
-    };
-    let mut pids = Vec::new();
-    while let (Some(length), Some(fd), Some(pid)) =
-        (number(bytes, 0), number(bytes, FD), number(bytes, PID))
-    {
-        if fd >= 0 {
-            // SAFETY: the kernel opened it for this event, and nobody else knows it.
-            drop(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-        pids.push(pid);
-        let length = usize::try_from(length).unwrap_or(0);
-        bytes = bytes.get(length.max(PID + 4)..).unwrap_or(&[]);
+/// A thread that gets a CPU before all others as soon as it has something to do, while this lives: it sleeps but for
+/// the moment of an exec, and reads the clock then. Without the right it stays as it was.
+struct Urgent(bool);
+
+impl Urgent {
+    fn begin() -> Self {
+        // SAFETY: a number goes in and one comes back; 0 is the calling thread.
+        let is_usual = unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER;
+        Urgent(is_usual && set_policy(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1))
     }
-    pids
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if self.0 {
+            set_policy(libc::SCHED_OTHER, 0);
+        }
+    }
+}
+
+/// True if the kernel allows it.
+fn set_policy(policy: i32, sched_priority: i32) -> bool {
+    let param = libc::sched_param { sched_priority };
+    // SAFETY: the parameter lives until the call returns; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, policy, &param) == 0 }
 }
 
 /// Looks through /proc: a VMM that was not there, or was something else, at the last look.
@@ -289,13 +312,15 @@ fn look(wanted: &Wanted, known: &mut HashMap<i32, (u64, bool)>) -> Option<Execut
     let mut found = None;
     for pid in pids {
         let image = image(pid);
-        let is = image.as_ref().is_some_and(|image| wanted.files.contains(image));
+        let is = image.as_ref().is_some_and(|image| wanted.is_file(image));
         let started = if is { Stat::of(pid).map_or(0, |stat| stat.started) } else { 0 };
         let before = known.get(&pid).copied();
         seen.insert(pid, (started, is));
         if is && before.is_none_or(|before| before != (started, true)) && found.is_none() {
             let error_ns = LOOK.as_nanos() as Ns * 2;
-            let executed = |(image, argv)| Executed { pid, image, argv, exec_ns: at, error_ns };
+            let how = "/proc was looked through for it every 2 ms: root has the kernel tell of it";
+            let executed =
+                |(image, argv)| Executed { pid, image, argv, exec_ns: at, error_ns, how };
             found = wanted.is(pid).map(executed);
         }
     }
@@ -320,6 +345,14 @@ pub fn heir(of: &Executed, file: &Path) -> Option<i32> {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+
+    /// By each way of the kernel's that this user may have.
+    fn told(file: &Path) -> Vec<Box<dyn Source>> {
+        let marked = fanotify::Marked::of(&[file.to_owned()]).map(|news| Box::new(news) as Box<_>);
+        let execs = connector::Execs::listen().map(|news| Box::new(news) as Box<_>);
+        let not = |error: &io::Error| eprintln!("skipped: {error}");
+        [marked, execs].into_iter().filter_map(|source| source.inspect_err(not).ok()).collect()
+    }
 
     /// A program that is called as a VMM is, and sleeps.
     fn vmm(folder: &Path) -> PathBuf {
@@ -352,16 +385,50 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = vmm(folder.path());
         let wanted = || Wanted::of(std::slice::from_ref(&file), None).expect("it is there");
-        let mut known = HashMap::new();
-        look(&wanted(), &mut known);
-        finds_the_next(Door { wanted: wanted(), how: How::Looked(known) }, &file);
-        match told(&wanted().files) {
-            Ok(news) => {
-                let how = How::Told(news, now_ns());
-                finds_the_next(Door { wanted: wanted(), how }, &file);
-            }
-            Err(error) => eprintln!("skipped: fanotify: {error}"),
+        finds_the_next(Door::looking(wanted()), &file);
+        for source in told(&file) {
+            finds_the_next(Door::told(wanted(), vec![source]), &file);
         }
+    }
+
+    /// As in a container's file system: nobody could have named it.
+    #[test]
+    fn one_of_which_nobody_knew_the_file_is_found_once() {
+        let Ok(execs) = connector::Execs::listen() else {
+            return eprintln!("skipped: the proc connector is not for this user");
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let mark = format!("5.{}", std::process::id());
+        let matching = regex::Regex::new(&format!(r" {mark}$")).ok();
+        let wanted = Wanted::of(&[], matching).expect("any");
+        let mut door = Door::told(wanted, vec![Box::new(execs)]);
+        let file = vmm(folder.path());
+        let mut child = started(&file, &[&mark]);
+        let begun = Instant::now();
+        let found = door.next(|| begun.elapsed() > Duration::from_secs(10)).expect("news");
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(found.map(|found| found.pid), Some(child.id() as i32));
+    }
+
+    #[test]
+    fn what_two_ways_tell_of_is_one_vmm() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = vmm(folder.path());
+        let sources = told(&file);
+        if sources.len() < 2 {
+            return eprintln!("skipped: the kernel tells this user of no exec");
+        }
+        let wanted = Wanted::of(std::slice::from_ref(&file), None).expect("it is there");
+        let mut door = Door::told(wanted, sources);
+        let mut child = started(&file, &["5.5"]);
+        let begun = Instant::now();
+        let late = || begun.elapsed() > Duration::from_secs(10);
+        let found = door.next(late).expect("news");
+        let begun = Instant::now();
+        let again = door.next(|| begun.elapsed() > Duration::from_millis(300)).expect("no news");
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        assert_eq!(found.map(|found| found.pid), Some(child.id() as i32));
+        assert_eq!(again, None);
     }
 
     #[test]
@@ -378,27 +445,6 @@ mod tests {
         children.iter_mut().for_each(|child| drop(child.wait()));
         assert_eq!(found.map(|found| found.pid), Some(children[1].id() as i32));
         assert!(door.next(|| true).expect("no news").is_none());
-    }
-
-    #[test]
-    fn events_are_read_one_after_the_other_and_a_torn_one_is_none() {
-        let event = |pid: i32| {
-            let mut bytes = vec![0; 24];
-            bytes[..4].copy_from_slice(&24i32.to_ne_bytes());
-            bytes[16..20].copy_from_slice(&(-1i32).to_ne_bytes());
-            bytes[20..].copy_from_slice(&pid.to_ne_bytes());
-            bytes
-        };
-        let mut bytes = event(7);
-        bytes.extend(event(8));
-        assert_eq!(events(&bytes), [7, 8]);
-        assert_eq!(events(&bytes[..40]), [7]);
-        bytes[..4].fill(0);
-        assert_eq!(
-            events(&bytes),
-            [7, 8],
-            "an event that has no length ends where the next begins"
-        );
     }
 
     #[test]

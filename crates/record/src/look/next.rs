@@ -39,8 +39,6 @@ const MOST_TIES: u32 = 20;
 pub struct Following<'a> {
     /// The VMM.
     pub executed: &'a Executed,
-    /// How its exec was seen, in words.
-    pub how: &'a str,
     /// By which door vmeter came to it.
     pub origin: Origin,
     /// The run's folder.
@@ -160,7 +158,7 @@ fn begun(
     };
     let seen = format!(
         "{SEEN}: {}; its times count from there{error}. Nothing was added to it, and it was never stopped",
-        following.how
+        executed.how
     );
     (run, vec![seen])
 }

@@ -18,8 +18,8 @@ const STEAL_SHARE: f64 = 0.01;
 const OF_RAM: &str = "guest RAM: ";
 
 impl BootReport<'_> {
-    /// Failures, warnings, hints, and where the runs are.
-    pub(super) fn notices(&self) -> Notices {
+    /// What runs failed for, and which.
+    fn failures(&self) -> Vec<(String, Vec<u32>)> {
         let runs = &self.result.runs;
         // Of several runs, each has its own.
         let when = |run: &AnalysedRun| {
@@ -28,9 +28,23 @@ impl BootReport<'_> {
             let dead = dead.filter(|_| panicked && runs.len() == 1);
             dead.map_or_else(String::new, |s| format!(", at {:.3} s", seconds(s.start)))
         };
-        let failures =
-            runs.iter().filter_map(|run| Some((run.record.index, why(&run.record)? + &when(run))));
-        let mut notices: Notices = grouped(failures)
+        grouped(
+            runs.iter().filter_map(|run| Some((run.record.index, why(&run.record)? + &when(run)))),
+        )
+    }
+
+    /// True if the screen's first sentence says already why all runs failed.
+    pub(super) fn answer_has_failures(&self) -> bool {
+        let first = self.result.runs.iter().find_map(|run| why(&run.record));
+        matches!(self.failures().as_slice(), [(text, _)] if Some(text) == first.as_ref())
+            && self.result.total.is_none()
+    }
+
+    /// Failures, warnings, hints, and where the runs are.
+    pub(super) fn notices(&self) -> Notices {
+        let runs = &self.result.runs;
+        let mut notices: Notices = self
+            .failures()
             .into_iter()
             .map(|(text, runs)| {
                 Notice::new(NoticeKind::Failure, format!("{}: {text}", run_list(&runs)))

@@ -311,7 +311,7 @@ impl BootReport<'_> {
     fn brief_notices(&self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = self.notices();
         notices.retain(|notice| match notice.kind {
-            NoticeKind::Failure => true,
+            NoticeKind::Failure => !self.answer_has_failures(),
             NoticeKind::Warning => self.is_told(notice),
             NoticeKind::Note => self.result.said.contains(&notice.text),
             NoticeKind::Hint => false,
