@@ -15,6 +15,7 @@
 use crate::bytes::u64_at;
 use crate::error::{Error, Result};
 use crate::guest::Guest;
+use crate::info::KernelInfo;
 use serde::{Deserialize, Serialize};
 
 /// Where the timekeeper is, by the names that it has had.
@@ -123,6 +124,13 @@ impl Pvclock {
 }
 
 impl Clocks {
+    /// True if a kernel's symbols and types say where they are.
+    pub fn have_places(info: &KernelInfo) -> bool {
+        let has = |name: &str| info.symbols.contains_key(name);
+        let types = info.fields.contains_key("timekeeper.tkr_mono.mult");
+        types && has("cyc2ns") && has("__per_cpu_offset") && TIMEKEEPERS.into_iter().any(has)
+    }
+
     /// Reads them out of a guest; `read_ns` is the host's `CLOCK_MONOTONIC`.
     ///
     /// # Errors

@@ -27,6 +27,11 @@ pub trait HostMemory {
     fn changes(&self) -> bool {
         false
     }
+
+    /// The first address from `address` on at which there can be anything but zeros; `end` if that is no earlier.
+    fn next_there(&self, address: u64, end: u64) -> u64 {
+        address.min(end)
+    }
 }
 
 impl<F: Fn(u64, &mut [u8]) -> io::Result<()>> HostMemory for F {

@@ -8,6 +8,7 @@ use crate::recorder::{Context, SourceError};
 use pieces::Memory;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 use vmeter_kernel_image::printk::PrintkDump;
 use vmeter_kernel_image::{discover, locate, shape, FunctionTable, Guest};
 use vmeter_kernel_image::{KernelImage, KernelInfo, Located, MappedRam};
@@ -16,6 +17,8 @@ use vmeter_model::{Accel, Ns};
 
 /// Two sources look into the same stopped VMM: what the first found is kept.
 static FOUND: Mutex<Vec<((i32, Ns), Found)>> = Mutex::new(Vec::new());
+/// The last file that has no symbols, when it was modified, and why: three sources open it, and it is unpacked for that.
+static CLOSED: Mutex<Option<(PathBuf, Option<SystemTime>, String)>> = Mutex::new(None);
 /// Two read a guest at once: who follows its log, and who ties its clock.
 const MOST_FOUND: usize = 2;
 
@@ -82,7 +85,20 @@ impl GuestKernel {
     /// When the file is no kernel, or one without symbols.
     pub fn open(&mut self) -> Result<(), SourceError> {
         let Some(path) = &self.path else { return Ok(()) };
-        self.info = Some(KernelInfo::open(&self.cache, path).map_err(failed)?);
+        let modified = path.metadata().and_then(|file| file.modified()).ok();
+        let mut closed = CLOSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((of, at, why)) = closed.as_ref() {
+            if of == path && *at == modified {
+                return Err(SourceError::Other(why.clone()));
+            }
+        }
+        match KernelInfo::open(&self.cache, path).map_err(failed) {
+            Ok(info) => self.info = Some(info),
+            Err(error) => {
+                *closed = Some((path.clone(), modified, error.to_string()));
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -186,6 +202,14 @@ impl GuestKernel {
     pub fn log_by_shape(&self, tracee: &Tracee) -> Result<PrintkDump, SourceError> {
         let host = self.memory(tracee)?;
         shape::find(host.candidates(), &host, vmeter_base::clock::monotonic()).map_err(failed)
+    }
+
+    /// The memory of a VMM that runs, of which only what is there is read.
+    ///
+    /// # Errors
+    /// When its mappings can't be read.
+    pub fn memory_that_runs<'a>(&self, tracee: &'a Tracee) -> Result<Memory<'a>, SourceError> {
+        Ok(self.memory(tracee)?.running(true))
     }
 
     fn memory<'a>(&self, tracee: &'a Tracee) -> Result<Memory<'a>, SourceError> {

@@ -137,10 +137,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
         let label = session.record.machines.get(planned.machine()).map_or("", |m| &m.label);
         watch.progress.run(label, &runner.said(&run));
         if let Some(why) = runner.hopeless(&run) {
-            let more = plan.iter().skip(index as usize + 1);
-            if more.into_iter().any(|more| more.machine() == planned.machine()) {
-                watch.progress.warn(&why);
-            }
+            watch.progress.warn(&why);
             given_up.insert(planned.machine());
         }
     }

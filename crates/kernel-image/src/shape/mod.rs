@@ -10,6 +10,7 @@
 //! element to element and must agree in all parts; what fits in two ways is refused.
 
 mod array;
+pub mod growth;
 mod log;
 mod text;
 mod time;
@@ -25,6 +26,7 @@ use array::{Array, Kind};
 const CHUNK: u64 = 2 << 20;
 /// How much of each page is looked at, bytes: five elements of the longer array.
 const WINDOW: usize = 512;
+const ZEROS: [u8; 64] = [0; 64];
 /// Most pages of a block that are looked at, of those that hold anything: 16 GiB of them, which
 /// takes some seconds.
 const MAX_PAGES: usize = 4 << 20;
@@ -89,13 +91,17 @@ fn each_page<H: HostMemory + ?Sized>(
     let mut buffer = vec![0; CHUNK as usize];
     let end = block.address.saturating_add(block.length.min(LONGEST));
     let (mut at, mut pages) = (block.address, 0);
-    while at < end && pages < MAX_PAGES {
+    loop {
+        at = host.next_there(at, end);
+        if at >= end || pages >= MAX_PAGES {
+            return;
+        }
         let length = CHUNK.min(end - at);
         let chunk = &mut buffer[..length as usize];
         if host.read(at, chunk).is_ok() {
             for (at, page) in (at..).step_by(PAGE as usize).zip(chunk.chunks(PAGE as usize)) {
                 let window = &page[..page.len().min(WINDOW)];
-                if window.iter().all(|byte| *byte == 0) {
+                if window.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
                     continue;
                 }
                 pages += 1;

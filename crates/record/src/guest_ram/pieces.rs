@@ -68,6 +68,13 @@ impl HostMemory for Memory<'_> {
         self.running
     }
 
+    fn next_there(&self, address: u64, end: u64) -> u64 {
+        match address < FILES {
+            true => self.populated.next_there(address, end),
+            false => address,
+        }
+    }
+
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
         let Some(place) = address.checked_sub(FILES) else {
             return self.populated.read(self.tracee, address, buffer);

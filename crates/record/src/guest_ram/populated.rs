@@ -70,19 +70,37 @@ impl Populated {
         while done < buffer.len() {
             let at = address.checked_add(done as u64).ok_or(io::ErrorKind::InvalidInput)?;
             let left = (buffer.len() - done) as u64;
-            let (there, length) = match self.mapping(at) {
-                Some(mapping) => stretch(pagemap, mapping, at, left)?,
-                None => (true, left),
+            let stretches = match self.mapping(at) {
+                Some(mapping) => stretches(pagemap, mapping, at, left)?,
+                None => vec![(true, left)],
             };
-            let part = &mut buffer[done..done + length as usize];
-            if there {
-                tracee.read(at, part)?;
-            } else {
-                part.fill(0);
+            for (there, length) in stretches {
+                let part = &mut buffer[done..done + length as usize];
+                if there {
+                    tracee.read(address + done as u64, part)?;
+                } else {
+                    part.fill(0);
+                }
+                done += part.len();
             }
-            done += part.len();
         }
         Ok(())
+    }
+
+    /// The first address from one on, before `end`, that is there, or of which that is not known.
+    pub(super) fn next_there(&self, mut address: u64, end: u64) -> u64 {
+        let Some(pagemap) = &self.pagemap else { return address };
+        while address < end {
+            let Some(mapping) = self.mapping(address) else { break };
+            let Ok(found) = stretches(pagemap, mapping, address, end - address) else { break };
+            for (there, length) in found {
+                if there {
+                    return address;
+                }
+                address += length;
+            }
+        }
+        address.min(end)
     }
 
     fn mapping(&self, address: u64) -> Option<&Known> {
@@ -92,21 +110,26 @@ impl Populated {
     }
 }
 
-/// Whether what is at an address is there, and for how many bytes from there on, at most `left`, that
-/// is so.
-fn stretch(pagemap: &File, mapping: &Known, at: u64, left: u64) -> io::Result<(bool, u64)> {
+/// What is there from an address on, and what is not: stretches that are alike, with their bytes, `left` in all at
+/// most.
+fn stretches(pagemap: &File, mapping: &Known, at: u64, left: u64) -> io::Result<Vec<(bool, u64)>> {
     let left = left.min(mapping.end - at);
     let first = at / PAGE;
     let pages = ((at + left).div_ceil(PAGE) - first).min(MOST);
     let mut entries = vec![0; pages as usize * 8];
     pagemap.read_exact_at(&mut entries, first * 8)?;
-    let mut there = entries.chunks_exact(8).enumerate().map(|(page, entry)| {
+    let end = at + left;
+    let mut found: Vec<(bool, u64)> = Vec::new();
+    for (page, entry) in (first..).zip(entries.chunks_exact(8)) {
         let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
-        entry & THERE != 0 || mapping.is_data((first + page as u64) * PAGE)
-    });
-    let begins = there.next().unwrap_or(true);
-    let alike = 1 + there.take_while(|there| *there == begins).count() as u64;
-    Ok((begins, ((first + alike) * PAGE - at).min(left)))
+        let there = entry & THERE != 0 || mapping.is_data(page * PAGE);
+        let bytes = ((page + 1) * PAGE).min(end) - (page * PAGE).max(at);
+        match found.last_mut() {
+            Some((same, length)) if *same == there => *length += bytes,
+            _ => found.push((there, bytes)),
+        }
+    }
+    Ok(found)
 }
 
 impl Known {

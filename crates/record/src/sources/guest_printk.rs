@@ -8,7 +8,8 @@
 //! between is placed from the record before it, and cannot be off by more than
 //! the gap. Without a trace, the lines that the console showed as they were said do
 //! the same, at the time of their arrival. Where there are none (`quiet`), the kernel's clocks are
-//! read out of its RAM as well ([`steady`]). A log that nothing ties to the host's clock has no place
+//! read out of its RAM as well ([`steady`]); where it has none that can be read, the log was watched as it grew
+//! ([`super::log_growth`]). A log that nothing ties to the host's clock has no place
 //! in the run, and is left out.
 
 mod steady;
@@ -16,6 +17,7 @@ mod steady;
 use super::console::Console;
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::guest_ftrace::{given, GuestFtrace, GuestTrace};
+use super::log_growth::{windows, LogGrowth};
 use super::read_bounded;
 use crate::end::Clues;
 use crate::guest_clock::{self, GuestClock};
@@ -95,6 +97,13 @@ impl Recorder for GuestPrintk {
                 true => shown,
                 false => in_order(matches(records, anchors), &shown),
             }
+        };
+        let matched = match saved.raw(&LogGrowth)? {
+            Some(looks) if !saved.run.icount => {
+                let came = windows(&looks, records, saved.run.exec_ns);
+                matched.into_iter().zip(came).map(|(own, came)| own.or(came)).collect()
+            }
+            _ => matched,
         };
         // Virtual time loses nothing.
         let loses = if saved.run.icount { records.len() } else { steady::loses(records) };

@@ -7,6 +7,7 @@ pub mod guest_pages;
 pub mod guest_printk;
 pub mod guest_units;
 pub mod kvm_trace;
+pub mod log_growth;
 pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
@@ -34,6 +35,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &vmm_memory::VmmMemory,
         &guest_ftrace::GuestFtrace,
         &guest_pages::GuestPages,
+        &log_growth::LogGrowth,
         &guest_printk::GuestPrintk,
         &guest_units::GuestUnits,
         &mock::Mock,

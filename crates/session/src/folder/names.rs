@@ -37,7 +37,7 @@ const FILES: [&str; 10] = [
 
 /// What recordings are called, of today's vmeter and of older ones, beside those that a
 /// `run.json` names itself.
-const RECORDINGS: [&str; 26] = [
+const RECORDINGS: [&str; 27] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -47,6 +47,7 @@ const RECORDINGS: [&str; 26] = [
     "guest-pages.txt",
     "guest-printk.bin",
     "kvm-trace.dat",
+    "log-growth.txt",
     "mock.jsonl",
     "guest-units.json",
     "kvm-slots.txt",

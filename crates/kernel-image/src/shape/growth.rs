@@ -1,0 +1,171 @@
+//! A log that grows, watched from outside: when each of its records came, whatever clock stamps them.
+//!
+//! What counts up by one like the infos of a log is followed; a kernel has two such arrays where it moved its
+//! log into a larger one. Whether one was its log the log itself tells later: number and stamp of each
+//! record are those that it has then.
+
+use super::array::{self, Array, Kind, INFO};
+use super::{each_page, outermost, MAX_FOUND};
+use crate::bytes::u64_at;
+use crate::locate::Candidate;
+use crate::ram::HostMemory;
+
+/// Most records that one look reads of an array; the next look reads on.
+const AT_ONCE: usize = 4096;
+
+/// A record that came: its number and its stamp, ns of the guest's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Came {
+    /// Its number.
+    pub seq: u64,
+    /// Its stamp, ns.
+    pub ts_ns: u64,
+}
+
+/// Arrays that may be a log's.
+#[derive(Debug, Default)]
+pub struct Growth {
+    arrays: Vec<Ring>,
+}
+
+impl Growth {
+    /// Looks through guest RAM for arrays that are not known yet; what they hold.
+    pub fn search<H: HostMemory + ?Sized>(
+        &mut self,
+        candidates: &[Candidate],
+        host: &H,
+    ) -> Vec<Came> {
+        let mut came = Vec::new();
+        for block in outermost(candidates) {
+            each_page(block, host, |at, window| {
+                let found = array::starts(window, Kind::Info).map(|offset| at + offset as u64);
+                let new = found.filter(|at| !self.arrays.iter().any(|ring| ring.contains(*at)));
+                if let Some(array) = new.and_then(|at| Array::around(host, at, Kind::Info)) {
+                    came.extend((0..array.numbers.len()).filter_map(|place| {
+                        let ts_ns = u64_at(array.element(place, Kind::Info), 8)?;
+                        Some(Came { seq: array.numbers[place], ts_ns })
+                    }));
+                    self.arrays.extend(Ring::of(&array));
+                }
+                self.arrays.len() < MAX_FOUND
+            });
+        }
+        came
+    }
+
+    /// What came since the last look. An array that can't be read any more is forgotten.
+    pub fn look<H: HostMemory + ?Sized>(&mut self, host: &H) -> Vec<Came> {
+        let mut came = Vec::new();
+        self.arrays.retain_mut(|ring| ring.look(host, &mut came).is_some());
+        came
+    }
+}
+
+/// The place that an array has come to.
+#[derive(Debug)]
+struct Ring {
+    /// Its first element's address in the host.
+    address: u64,
+    /// The newest record's place and number.
+    place: u64,
+    number: u64,
+    /// Elements that were seen of it.
+    seen: u64,
+}
+
+impl Ring {
+    fn of(array: &Array) -> Option<Self> {
+        let (place, number) =
+            array.numbers.iter().enumerate().max_by_key(|(_, number)| **number)?;
+        let seen = array.numbers.len() as u64;
+        Some(Ring { address: array.address, place: place as u64, number: *number, seen })
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        (self.address..self.address + self.seen * INFO as u64).contains(&address)
+    }
+
+    fn look<H: HostMemory + ?Sized>(&mut self, host: &H, came: &mut Vec<Came>) -> Option<()> {
+        let own = self.element(host, self.place)?;
+        // Another kernel has this RAM now, or it was no log.
+        (own.seq == self.number).then_some(())?;
+        for _ in 0..AT_ONCE {
+            let next = self.number.wrapping_add(1);
+            let is_next = |came: &Came| came.seq == next;
+            let behind = self.element(host, self.place + 1).filter(is_next);
+            let anew = || self.element(host, 0).filter(is_next).map(|came| (0, came));
+            let Some((place, record)) = behind.map(|came| (self.place + 1, came)).or_else(anew)
+            else {
+                break;
+            };
+            came.push(record);
+            (self.place, self.number) = (place, next);
+            self.seen = self.seen.max(place + 1);
+        }
+        Some(())
+    }
+
+    fn element<H: HostMemory + ?Sized>(&self, host: &H, place: u64) -> Option<Came> {
+        let mut element = [0; INFO];
+        host.read(self.address + place * INFO as u64, &mut element).ok()?;
+        let seq = Kind::Info.number(&element)?;
+        Some(Came { seq, ts_ns: u64_at(&element, 8)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ram::PAGE;
+    use std::cell::RefCell;
+    use std::io;
+
+    struct Ram(RefCell<Vec<u8>>);
+
+    impl Ram {
+        fn put(&self, at: usize, seq: u64, ts_ns: u64) {
+            let mut ram = self.0.borrow_mut();
+            let element = &mut ram[at..at + INFO];
+            element.fill(0);
+            element[..8].copy_from_slice(&seq.to_ne_bytes());
+            element[8..16].copy_from_slice(&ts_ns.to_ne_bytes());
+            element[16] = 20;
+        }
+    }
+
+    impl HostMemory for Ram {
+        fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+            let ram = self.0.borrow();
+            let from = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let part = ram.get(from..from + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            buffer.copy_from_slice(part);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_comes_is_told_once_through_the_rings_end_and_into_a_larger_one() {
+        let page = PAGE as usize;
+        let ram = Ram(RefCell::new(vec![0; 64 * page]));
+        let all = [Candidate { address: 0, length: 64 * PAGE }];
+        let (small, large) = (4 * page, 20 * page);
+        let mut growth = Growth::default();
+        assert_eq!(growth.search(&all, &ram), []);
+        (0..5).for_each(|n| ram.put(small + n * INFO, n as u64, 0));
+        assert_eq!(growth.search(&all, &ram).len(), 5);
+        assert_eq!(growth.search(&all, &ram), [], "it is known");
+        assert_eq!(growth.look(&ram), []);
+        (5..20).for_each(|n| ram.put(small + n % 16 * INFO, n as u64, 7 * n as u64));
+        let came = growth.look(&ram);
+        assert_eq!(came.len(), 15);
+        assert_eq!(came[14], Came { seq: 19, ts_ns: 133 });
+        (4..25).for_each(|n| ram.put(large + n * INFO, n as u64, 7 * n as u64));
+        assert_eq!(growth.look(&ram), [], "the old one does not go on");
+        let came = growth.search(&all, &ram);
+        assert_eq!((came.len(), came[20]), (21, Came { seq: 24, ts_ns: 168 }));
+        ram.put(large + 25 * INFO, 25, 175);
+        assert_eq!(growth.look(&ram), [Came { seq: 25, ts_ns: 175 }]);
+        ram.0.borrow_mut().fill(0);
+        assert_eq!(growth.look(&ram), []);
+    }
+}
