@@ -177,3 +177,39 @@ fn no_vm_is_an_answer_and_what_can_not_be_is_refused() {
     let runs = std::fs::read_dir(lab.path("vmeter/runs")).into_iter().flatten().count();
     assert_eq!(runs, 0, "nothing is left of what found nothing");
 }
+
+/// A VM that goes on where it was saved boots nothing; one that does not match is named.
+#[test]
+fn a_restored_vm_has_no_boot_and_a_vm_that_does_not_match_is_named() {
+    if !has_qemu() {
+        return;
+    }
+    let lab = Lab::new();
+    let name = format!("vmeter-restored-{}", std::process::id());
+    let script = format!(
+        "#!/bin/sh\nsetsid qemu-system-x86_64 -name guest={name} -accel tcg -m 64 -nodefaults -display none \
+         -incoming defer </dev/null >/dev/null 2>&1 &\necho $! > {}\n",
+        text(&lab.path("pid"))
+    );
+    let launcher = lab.script("restores", &script);
+    let ran = lab.run(&["boot", "--next", "--match", &name, "--", text(&launcher)]);
+    if is_refused(&ran) {
+        return;
+    }
+    let restored = pid(&lab);
+    let looked = lab.run(&["look", &restored.to_string()]);
+    let lives = is_alive(restored);
+    end(restored);
+    assert_eq!(ran.status, 1, "{}\n{}", ran.stderr, ran.stdout);
+    assert!(ran.stderr.contains("-incoming") && ran.stdout.is_empty(), "{}", ran.stderr);
+    assert_eq!(looked.status, 3, "{}", looked.stderr);
+    assert!(looked.stderr.contains("-incoming"), "{}", looked.stderr);
+    assert!(lives);
+
+    let words = ["boot", "--next", "--match", "^nobody$", "--within", "2", "--"];
+    let ran = lab.run(&[&words[..], &[text(&launcher)]].concat());
+    end(pid(&lab));
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(&format!("does not match --match: pid {}", pid(&lab))), "{said}");
+}

@@ -61,6 +61,13 @@ pub fn look(
     watch: &mut Watch<'_>,
 ) -> Result<Box<dyn Answer>> {
     options.save.as_deref().map_or(Ok(()), vmeter_session::folder::check_new)?;
+    if let Some(option) = vmm.restores() {
+        return Err(host(format!(
+            "the VMM (pid {}) was started with {option}: its guest was booted in another process, and when is not \
+             known here. vmeter look --follow {0} shows what it says from now on",
+            vmm.pid
+        )));
+    }
     let label = vmm.name().map_or_else(|| format!("pid {}", vmm.pid), str::to_owned);
     let spec = MachineSpec { until: until.map(ToString::to_string), ..MachineSpec::default() };
     let machine =

@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use vmeter_machine::backend;
 use vmeter_machine::launch::next::{Door, Executed, Wanted};
 use vmeter_model::run::{Origin, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::{MachineSpec, RunRecord};
@@ -19,6 +20,9 @@ use vmeter_session::{begin, cache_dir, execute, record, Answer, Experiment};
 use vmeter_session::{RunOptions, Watch};
 
 pub(crate) const KIND: &str = "next";
+
+/// How long after the end of what starts a VM it is waited for the VMM, where nobody says.
+const AFTER: Duration = Duration::from_secs(30);
 
 /// How long a VM may take until it is up, s, where nobody says.
 pub const TIMEOUT_S: u32 = 300;
@@ -73,6 +77,22 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
     Kind.answer(&session.dir)
 }
 
+/// Refuses a VMM that goes on with a VM which was booted before.
+fn is_no_boot(executed: &Executed) -> Result<()> {
+    let vmm = backend::of_exec(&executed.image, &executed.argv);
+    match vmm.and_then(|vmm| vmm.restores(&executed.argv)) {
+        None => Ok(()),
+        Some(option) => Err(failure(
+            Class::Answer,
+            format!(
+                "the VMM (pid {}) was started with {option}: it goes on with a VM that was booted before, so there \
+                 is no boot to follow. vmeter look --follow {0} shows what its guest says from now on",
+                executed.pid
+            ),
+        )),
+    }
+}
+
 struct Waits<'a> {
     options: &'a NextOptions,
     until: Option<Until>,
@@ -95,11 +115,16 @@ impl Waits<'_> {
     /// The VMM that comes next.
     fn comes(&self, launcher: &mut Option<Child>, stop: &dyn Fn() -> bool) -> Result<Executed> {
         let (begun, within) = (Instant::now(), self.options.within_s.map(Duration::from_secs_f64));
-        let mut failed = None;
+        let (mut failed, mut ended_at) = (None, None);
         let news = self.door.borrow_mut().next(|| {
             let ended = launcher.as_mut().and_then(|child| child.try_wait().ok().flatten());
             failed = failed.or(ended.filter(|status| !status.success()));
-            let late = within.is_some_and(|within| begun.elapsed() >= within);
+            ended_at = ended_at.or(ended.map(|_| Instant::now()));
+            let late = match (within, ended_at) {
+                (Some(within), _) => begun.elapsed() >= within,
+                (None, Some(ended)) => ended.elapsed() >= AFTER,
+                (None, None) => false,
+            };
             stop() || late || failed.is_some()
         });
         let news = news.map_err(|error| host(format!("cannot wait for a VMM: {error}")))?;
@@ -112,20 +137,33 @@ impl Waits<'_> {
                 Class::Answer,
                 format!("{}: {status}, and no VMM was started", self.options.command.join(" ")),
             ),
-            None => failure(
-                Class::Answer,
-                format!(
-                    "no VMM was seen to start in {:.0} s (--within). --emulator FILE says which program is meant, \
-                     where it is not in $PATH{}",
-                    begun.elapsed().as_secs_f64(),
-                    if self.door.borrow().sees_all() {
-                        ""
-                    } else {
-                        ". Only root sees the VMMs of other users: sudo"
-                    }
-                ),
-            ),
+            None => failure(Class::Answer, self.none_came(begun.elapsed(), ended_at.is_some())),
         })
+    }
+
+    /// That no VMM came, and what did.
+    fn none_came(&self, waited: Duration, launched: bool) -> String {
+        let door = self.door.borrow();
+        let waited = waited.as_secs_f64();
+        let seen = match launched && self.options.within_s.is_none() {
+            true => format!(
+                "{} ended, and no VMM was seen to start until {} s after it (--within S waits longer)",
+                self.options.command.join(" "),
+                AFTER.as_secs()
+            ),
+            false => format!("no VMM was seen to start in {waited:.0} s (--within)"),
+        };
+        let next = match door.passed() {
+            Some(passed) => format!("One started that does not match --match: {passed}"),
+            None => {
+                "--emulator FILE says which program is meant, where it is not in $PATH".to_owned()
+            }
+        };
+        let more = match door.sees_all() {
+            true => "",
+            false => ". Only root sees the VMMs of other users: sudo",
+        };
+        format!("{seen}. {next}{more}")
     }
 }
 
@@ -135,6 +173,7 @@ impl Booter for Waits<'_> {
         let mut launcher = self.start()?;
         let came = self.comes(&mut launcher, &stop);
         let following = came.and_then(|executed| {
+            is_no_boot(&executed)?;
             let timeout = self.options.timeout_s.unwrap_or(TIMEOUT_S);
             let run = follow_from_exec(&Following {
                 executed: &executed,

@@ -29,7 +29,7 @@ use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::{Event, MachineSpec, Moment, Ns, RunRecord, What, SCHEMA};
 
-pub use vmm::{of_libvirt, Vmm};
+pub use vmm::{name_in, of_libvirt, Vmm};
 
 /// What is in a guest's RAM, and asks nothing of its VMM. The rings first: they are written on.
 const IN_RAM: [&dyn AnyRecorder; 3] = [&GuestPrintk, &GuestFtrace, &GuestUnits];
@@ -150,6 +150,10 @@ pub const BEGINS: &str = "time 0 is";
 /// That it is the begin of the kernel's clock: lines before it have no time.
 pub const CLOCK_BEGAN: &str = "the clock of the guest's kernel began";
 
+/// Of a guest that was not silent for long enough.
+pub const STILL: &str =
+    "the guest said something in the last 10 s, so its boot may go on: --follow --until line:REGEX waits for its end";
+
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
     "the guest did not read its clock while it was looked at, or its clock does not count the TSC: \
@@ -265,8 +269,8 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         None => " or so".to_owned(),
     };
     said.push(format!(
-        "{BEGINS} when {from}, {:.2} s{late} after the VMM's process was started; what was before, and \
-         the console, can't be had from a VM that runs",
+        "{BEGINS} when {from}, {:.2} s{late} after the VMM's process was started, less the time that the VM was \
+         paused since; what was before, and the console, can't be had from a VM that runs",
         seconds(begin)
     ));
     run.exec_ns = run.exec_ns.saturating_add(begin);
@@ -309,8 +313,15 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
             None => format!("nothing in its log or trace says so far that it reached {until}"),
         };
         run.outcome = Outcome::UnexpectedEnd { how };
-    } else if has_ended && request.until.is_none() && of_guest.iter().any(powers_off) {
+    } else if has_ended && request.until.is_none() && !of_guest.is_empty() {
         run.outcome = Outcome::Done;
+        if !of_guest.iter().any(powers_off) {
+            said.push(
+                "the VMM ended, and its guest had not said that it was up: the run ends with the VMM; --until \
+                 line:REGEX says another end"
+                    .into(),
+            );
+        }
     } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
@@ -318,6 +329,9 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
              {} s of silence, or before the look; --until line:REGEX says another",
             SILENCE / 1_000_000_000
         ));
+        if now.saturating_sub(run.total_ns) < SILENCE && run.origin == Origin::Look {
+            said.push(STILL.into());
+        }
     }
     said.extend(untraced(run, events));
     said

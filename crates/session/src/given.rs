@@ -7,6 +7,7 @@ use crate::failure::usage;
 use crate::folder::check_new;
 use crate::identity;
 use crate::options::RunOptions;
+use crate::places::goes_on;
 use crate::progress::Watch;
 use crate::store::{AnySession, Away, Session};
 use crate::trust;
@@ -37,6 +38,13 @@ pub fn resumed<P: Planned>(
         return Ok(None);
     };
     let command = AnySession::open(dir)?.record.command;
+    if !goes_on(&command) {
+        return Err(usage(format!(
+            "{} is of VMs that somebody else started, which is not gone on with: vmeter show {}",
+            dir.display(),
+            shell::path(dir)
+        )));
+    }
     if command != kind {
         return Err(usage(format!(
             "{} is a session of vmeter {command}: go on with it by `vmeter {command} --resume {}`",

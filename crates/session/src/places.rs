@@ -3,6 +3,7 @@
 use crate::failure::{host, usage};
 pub(crate) use crate::folder::names::SESSION;
 use crate::folder::names::{RUN, RUNS};
+use crate::store::AnySession;
 use anyhow::Result;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,8 +79,18 @@ fn runs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
 /// What is safe in a session's folder, and how to go on with it: for whoever ends early.
 pub(crate) fn saved_in(dir: &Path) -> String {
     let saved = runs_in(dir).count();
+    let goes_on = AnySession::open(dir).is_ok_and(|session| goes_on(&session.record.command));
     let dir = vmeter_base::shell::path(dir);
-    format!("{saved} finished runs are saved: go on with --resume {dir}")
+    match (goes_on, saved) {
+        (true, _) => format!("{saved} finished runs are saved: go on with --resume {dir}"),
+        (false, 0) => "no run was finished".into(),
+        (false, _) => format!("{saved} finished runs are saved: vmeter show {dir}"),
+    }
+}
+
+/// False for a kind whose VMs somebody else starts: its sessions are not gone on with.
+pub(crate) fn goes_on(kind: &str) -> bool {
+    !matches!(kind, "next" | "look")
 }
 
 /// True if a run was finished in the session's folder.

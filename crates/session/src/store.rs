@@ -6,7 +6,7 @@
 
 use crate::failure::{class, usage, Class};
 use crate::folder::{self, names::RUN, names::RUNS, Folder};
-use crate::places::{fresh_dir, has_runs, SESSION};
+use crate::places::{fresh_dir, goes_on, has_runs, SESSION};
 use crate::run_file::RunFile;
 use crate::trust;
 use crate::{host, identity, shares};
@@ -379,6 +379,12 @@ impl<P: Planned> Session<P> {
         if self.record.machines.is_empty() && has_runs(&self.dir) {
             let dir = self.dir.display();
             return usage(format!("{dir}: session.json names no machines, so no run is of one"));
+        }
+        if !goes_on(&self.record.command) {
+            return usage(format!(
+                "{}: no run was finished: vmeter is at work in it, or was ended",
+                self.dir.display()
+            ));
         }
         usage(format!(
             "{}: no run was finished: go on with it by vmeter {} --resume {}",

@@ -143,7 +143,13 @@ fn command(what: &str, file: &Path) -> String {
 
 fn say_standing(standing: &Standing) -> Result<Status> {
     let (file, config) = (&standing.shim.file, &standing.shim.config);
-    let real = if standing.has_real { "" } else { " (it can't be executed: VMs don't start)" };
+    let real = match (standing.has_real, standing.real_is_newer) {
+        (false, _) => " (it can't be executed: VMs don't start)",
+        (true, true) => {
+            " (newer than the shim: vmeter shim install again, so that libvirt asks it anew)"
+        }
+        (true, false) => "",
+    };
     output::line(&format!("shim     {}", file.display()))?;
     output::line(&format!("starts   {}{real}", config.real.display()))?;
     let of = [("until", &config.until), ("match", &config.matching)];

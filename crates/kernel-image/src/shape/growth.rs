@@ -159,11 +159,11 @@ mod tests {
         let came = growth.look(&ram);
         assert_eq!(came.len(), 15);
         assert_eq!(came[14], Came { seq: 19, ts_ns: 133 });
-        (4..25).for_each(|n| ram.put(large + n * INFO, n as u64, 7 * n as u64));
+        (4..25).for_each(|n| ram.put(large + (n - 4) * INFO, n as u64, 7 * n as u64));
         assert_eq!(growth.look(&ram), [], "the old one does not go on");
         let came = growth.search(&all, &ram);
         assert_eq!((came.len(), came[20]), (21, Came { seq: 24, ts_ns: 168 }));
-        ram.put(large + 25 * INFO, 25, 175);
+        ram.put(large + 21 * INFO, 25, 175);
         assert_eq!(growth.look(&ram), [Came { seq: 25, ts_ns: 175 }]);
         ram.0.borrow_mut().fill(0);
         assert_eq!(growth.look(&ram), []);

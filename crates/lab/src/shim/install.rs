@@ -55,11 +55,14 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
     config.until = options.until.clone();
     config.matching = options.matching.clone();
     config.shim_bytes = fs::metadata(PROGRAM)?.len();
+    let before = Config::of(&file).ok().flatten();
+    let made = make_records(&config.records)?;
+    config.made_records = made
+        || before.is_some_and(|before| before.made_records && before.records == config.records);
     let mut text = serde_json::to_vec_pretty(&config).map_err(|_| {
         usage("--real and --records: a path that is not UTF-8 can't be written down")
     })?;
     text.push(b'\n');
-    make_records(&config.records)?;
     let cannot = || format!("cannot install {}: --as FILE says another place", file.display());
     let folder = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).with_context(cannot)?;
@@ -98,18 +101,28 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     }
 }
 
-fn make_records(records: &Path) -> Result<()> {
+/// True if the folder is new.
+fn make_records(records: &Path) -> Result<bool> {
+    let cannot = |what: &str| {
+        format!("cannot {what} {}: --records DIR says another folder", records.display())
+    };
     if records.is_dir() {
-        return Ok(());
+        let probe = tempfile_in(records).with_context(|| cannot("write in"))?;
+        let _ = fs::remove_file(probe);
+        return Ok(false);
     }
     let made =
         fs::create_dir_all(records).and_then(|()| match rustix::process::geteuid().is_root() {
             true => fs::set_permissions(records, Permissions::from_mode(EVERYBODY)),
             false => Ok(()),
         });
-    made.with_context(|| {
-        format!("cannot make {}: --records DIR says another folder", records.display())
-    })
+    made.with_context(|| cannot("make")).map(|()| true)
+}
+
+/// A file that was made in a folder, to see whether that can be.
+fn tempfile_in(folder: &Path) -> io::Result<PathBuf> {
+    let path = folder.join(format!(".vmeter-{}", std::process::id()));
+    fs::File::create_new(&path).map(|_| path)
 }
 
 /// Puts a file in its place whole: VMs start by it meanwhile.
@@ -148,6 +161,8 @@ pub fn remove(file: Option<&Path>) -> Result<Removed> {
         }
     }
     let kept = records::of(&shim).len();
-    records::remove_if_empty(&shim.config.records);
+    if shim.config.made_records {
+        records::remove_if_empty(&shim.config.records);
+    }
     Ok(Removed { file: shim.file, records: shim.config.records, kept })
 }

@@ -112,6 +112,8 @@ pub struct Standing {
     pub shim: Shim,
     /// The VMM that it stands for can be executed.
     pub has_real: bool,
+    /// That VMM is newer than the shim: libvirt keeps what it asked an older one.
+    pub real_is_newer: bool,
     /// This user's VMs can be recorded.
     pub can_record: bool,
     /// How many records there are.
@@ -146,6 +148,7 @@ pub fn status(file: Option<&Path>) -> Result<Standing> {
     let newest = all.last().map(|dir| Newest { dir: dir.clone(), is_readable: is_readable(dir) });
     Ok(Standing {
         has_real: shim.config.real.is_file() && may(&shim.config.real, rustix::fs::Access::EXEC_OK),
+        real_is_newer: changed(&shim.config.real) > changed(&shim.file),
         can_record: may(&shim.config.records, rustix::fs::Access::WRITE_OK),
         records: all.len(),
         newest,
@@ -154,6 +157,11 @@ pub fn status(file: Option<&Path>) -> Result<Standing> {
             .map(|text| String::from_utf8_lossy(&text).into_owned()),
         shim,
     })
+}
+
+/// When a file was last changed, s and ns.
+fn changed(path: &Path) -> Option<(i64, i64)> {
+    fs::metadata(path).ok().map(|file| (file.ctime(), file.ctime_nsec()))
 }
 
 #[cfg(test)]

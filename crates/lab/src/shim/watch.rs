@@ -11,6 +11,7 @@ use vmeter_machine::launch::next::Executed;
 use vmeter_machine::launch::shim::executed;
 use vmeter_model::run::{Origin, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::{MachineSpec, RunRecord};
+use vmeter_record::look::name_in;
 use vmeter_record::look::next::{follow_from_exec, Following};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{class, failure, host, Class};
@@ -21,6 +22,7 @@ use vmeter_session::{begin, execute, record, RunOptions, Watch};
 /// # Errors
 /// Class host: one that can't be recorded, which is noted beside the records. Class answer: it ran no kernel.
 pub fn watch(file: &Path, pid: i32, started: u64, watch: &mut Watch<'_>) -> Result<()> {
+    give_way();
     let shim = Shim::of(Some(file))?;
     let Some(executed) = executed(pid, started) else { return Ok(()) };
     let recorded = save(&shim, &executed, watch);
@@ -32,11 +34,19 @@ pub fn watch(file: &Path, pid: i32, started: u64, watch: &mut Watch<'_>) -> Resu
     recorded
 }
 
+/// It shares the VMM's cgroup: where memory runs out there, it goes before the VMM. `ps` shows what it is.
+fn give_way() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    let _ = std::fs::write("/proc/self/comm", "vmeter-shim");
+}
+
 fn save(shim: &Shim, executed: &Executed, watch: &mut Watch<'_>) -> Result<()> {
     let until = shim.config.until.as_deref().map(until_of).transpose()?;
-    let argv = executed.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let argv = executed.argv.iter().map(|word| word.to_string_lossy().into_owned());
+    let argv: Vec<String> = argv.collect();
+    let label = name_in(&argv).map_or_else(|| shim.name(), str::to_owned);
     let spec = MachineSpec { until: shim.config.until.clone(), ..MachineSpec::default() };
-    let machine = SessionMachine { label: shim.name(), spec, argv, ..Default::default() };
+    let machine = SessionMachine { label, spec, argv, ..Default::default() };
     let planned = PlannedRun { machine: 0, warmup: false, watch: WatchLevel::Light };
     let mut options = RunOptions { argv: vmeter_base::argv(), ..RunOptions::default() };
     let record = SessionRecord {

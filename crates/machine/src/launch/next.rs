@@ -26,6 +26,8 @@ use vmeter_model::Ns;
 const LOOK: Duration = Duration::from_millis(2);
 /// Between two looks at whether its waiter still wants it.
 const WAIT: Duration = Duration::from_millis(50);
+/// What is shown of the command line of a VMM that does not match, characters.
+const PASSED_SHOWN: usize = 120;
 /// A process that opened the file runs it within this; else its exec failed.
 const RUNS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -83,13 +85,19 @@ impl Wanted {
         }
     }
 
-    /// What was executed, if it is wanted: one that asks a VMM for its version is not.
-    fn is(&self, pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
+    /// What was executed, if it is wanted: one that asks a VMM for its version is not. One that does not match is
+    /// noted in `passed`.
+    fn is(&self, pid: i32, passed: &mut Option<String>) -> Option<(PathBuf, Vec<OsString>)> {
         let image = image(pid).filter(|image| self.is_file(image))?;
         let argv = argv(pid)?;
         let probe = backend::of_exec(&image, &argv).is_some_and(|dialect| dialect.is_probe(&argv));
         let words: Vec<_> = argv.iter().map(|word| word.to_string_lossy()).collect();
-        let fits = self.matching.as_ref().is_none_or(|regex| regex.is_match(&words.join(" ")));
+        let words = words.join(" ");
+        let fits = self.matching.as_ref().is_none_or(|regex| regex.is_match(&words));
+        if !probe && !fits {
+            let shown: String = words.chars().take(PASSED_SHOWN).collect();
+            *passed = Some(format!("pid {pid}: {shown}"));
+        }
         (!probe && fits).then_some((image, argv))
     }
 }
@@ -121,6 +129,8 @@ pub struct Door {
     how: How,
     /// The last that came, with its start: the same exec may be told of twice.
     last: Option<(i32, u64)>,
+    /// The last VMM that did not match.
+    passed: Option<String>,
 }
 
 #[derive(Debug)]
@@ -176,13 +186,18 @@ impl Door {
     }
 
     fn told(wanted: Wanted, sources: Vec<Box<dyn Source>>) -> Door {
-        Door { wanted, how: How::Told(sources, now_ns()), last: None }
+        Door { wanted, how: How::Told(sources, now_ns()), last: None, passed: None }
     }
 
     fn looking(wanted: Wanted) -> Door {
         let mut known = HashMap::new();
-        look(&wanted, &mut known);
-        Door { wanted, how: How::Looked(known), last: None }
+        look(&wanted, &mut known, &mut None);
+        Door { wanted, how: How::Looked(known), last: None, passed: None }
+    }
+
+    /// The last VMM that was seen to start and does not match: its pid, and how its command line begins.
+    pub fn passed(&self) -> Option<&str> {
+        self.passed.as_deref()
     }
 
     /// True if it sees the VMMs of all users.
@@ -200,11 +215,11 @@ impl Door {
             let found = match &mut self.how {
                 How::Told(sources, read) => {
                     let heard = news(sources, read)?;
-                    self.wanted.first(heard, &mut self.last)
+                    self.wanted.first(heard, &mut self.last, &mut self.passed)
                 }
                 How::Looked(known) => {
                     std::thread::sleep(LOOK);
-                    look(&self.wanted, known)
+                    look(&self.wanted, known, &mut self.passed)
                 }
             };
             if found.is_some() {
@@ -216,7 +231,12 @@ impl Door {
 }
 
 impl Wanted {
-    fn first(&self, heard: Vec<Heard>, last: &mut Option<(i32, u64)>) -> Option<Executed> {
+    fn first(
+        &self,
+        heard: Vec<Heard>,
+        last: &mut Option<(i32, u64)>,
+        passed: &mut Option<String>,
+    ) -> Option<Executed> {
         heard.into_iter().find_map(|Heard { pid, exec_ns, error_ns, how, is_through }| {
             let begun = Instant::now();
             // It has the image of who calls it until the exec is under way, and no arguments until it is through.
@@ -227,7 +247,7 @@ impl Wanted {
                 }
                 std::thread::sleep(Duration::from_micros(50));
             }
-            let (image, argv) = self.is(pid)?;
+            let (image, argv) = self.is(pid, passed)?;
             let this = Some((pid, Stat::of(pid)?.started));
             let is_new = std::mem::replace(last, this) != this;
             is_new.then_some(Executed { pid, image, argv, exec_ns, error_ns, how })
@@ -304,7 +324,11 @@ fn set_policy(policy: i32, sched_priority: i32) -> bool {
 }
 
 /// Looks through /proc: a VMM that was not there, or was something else, at the last look.
-fn look(wanted: &Wanted, known: &mut HashMap<i32, (u64, bool)>) -> Option<Executed> {
+fn look(
+    wanted: &Wanted,
+    known: &mut HashMap<i32, (u64, bool)>,
+    passed: &mut Option<String>,
+) -> Option<Executed> {
     let at = now_ns();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -321,7 +345,7 @@ fn look(wanted: &Wanted, known: &mut HashMap<i32, (u64, bool)>) -> Option<Execut
             let how = "/proc was looked through for it every 2 ms: root has the kernel tell of it";
             let executed =
                 |(image, argv)| Executed { pid, image, argv, exec_ns: at, error_ns, how };
-            found = wanted.is(pid).map(executed);
+            found = wanted.is(pid, passed).map(executed);
         }
     }
     *known = seen;

@@ -46,6 +46,9 @@ pub struct Config {
     pub real: PathBuf,
     /// Where the records go.
     pub records: PathBuf,
+    /// That folder was made for them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made_records: bool,
     /// Where a boot ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
@@ -158,7 +161,7 @@ enum Never {}
 fn become_vmm(file: &Path, config: &Config) -> Result<Never, String> {
     let real = config.last()?;
     let argv: Vec<OsString> = std::env::args_os().collect();
-    let watcher = match config.wants(&real, &argv) {
+    let watcher = match config.wants(&real, &argv) && has_room() {
         true => start_watcher(file).ok(),
         false => None,
     };
@@ -175,6 +178,33 @@ fn become_vmm(file: &Path, config: &Config) -> Result<Never, String> {
     // SAFETY: strings that end in 0, and an array of them that ends in a null pointer, all alive.
     unsafe { libc::execv(program.as_ptr(), pointers.as_ptr()) };
     Err(failed(&io::Error::last_os_error()))
+}
+
+/// Threads that a VMM may want besides the watcher's own.
+const ROOM: u64 = 64;
+/// A user who may have so many has some left.
+const MANY: u64 = 1024;
+
+/// True if a VMM's threads and the watcher's may be there at once, by the limits of the user and of the cgroup.
+fn has_room() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nproc).current;
+    let by_user = is_root || limit.is_none_or(|limit| limit >= MANY);
+    let cgroup = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let folder = |line: &str| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (of, path) = (parts.next()?, parts.next()?.trim_start_matches('/').to_owned());
+        match of {
+            "" => Some(Path::new("/sys/fs/cgroup").join(path)),
+            "pids" => Some(Path::new("/sys/fs/cgroup/pids").join(path)),
+            _ => None,
+        }
+    };
+    let number = |file: &Path| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let left = |folder: PathBuf| {
+        number(&folder.join("pids.max"))?.checked_sub(number(&folder.join("pids.current"))?)
+    };
+    by_user && cgroup.lines().filter_map(folder).filter_map(left).all(|left| left >= ROOM)
 }
 
 fn strings(words: Vec<OsString>) -> Result<Vec<CString>, std::ffi::NulError> {

@@ -73,6 +73,8 @@ struct Kept {
     at: ClockReading,
     /// A kernel was seen in its RAM.
     has_kernel: bool,
+    /// Another came after it.
+    was_restarted: bool,
 }
 
 /// A VM that was followed.
@@ -99,8 +101,11 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
         sampled = begin(following, &vmm);
         (ended, kept) = wait(following, &vmm);
     }
-    let Kept { rings: kept, tied, at, has_kernel } = kept;
+    let Kept { rings: kept, tied, at, has_kernel, was_restarted } = kept;
     let (mut run, mut warnings) = begun(following, &vmm, (first, outcome(following, ended)));
+    if was_restarted {
+        warnings.push(RESTARTED.into());
+    }
     // By now it is known whether it uses KVM.
     let there = ended != Ended::Gone;
     let vmm = Vmm::of(vmm.pid).ok().filter(|_| there).unwrap_or(vmm);
@@ -181,6 +186,11 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
     looked.kernel.look_into(tracee, watch).map_err(|error| error.to_string())
 }
 
+/// Of a VM that was reset, or whose kernel started another.
+const RESTARTED: &str =
+    "the guest was restarted while it was followed: what its last kernel's log tells is told, and all before \
+     is in the spans in front of that kernel";
+
 /// How it is said that the VMM was seen to begin.
 pub const SEEN: &str = "the VMM was seen at its exec";
 
@@ -249,7 +259,9 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
         let at = clock::read();
         stage.is_over.store(true, Ordering::Relaxed);
         let has_kernel = ended == Ended::Up || stage.has_kernel.load(Ordering::Relaxed);
-        (ended, Kept { rings, tied: tied.join().unwrap_or(None), at, has_kernel })
+        let was_restarted = stage.was_restarted.load(Ordering::Relaxed);
+        let tied = tied.join().unwrap_or(None);
+        (ended, Kept { rings, tied, at, has_kernel, was_restarted })
     })
 }
 
@@ -257,6 +269,8 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
 #[derive(Default)]
 struct Stage {
     has_kernel: AtomicBool,
+    /// Another kernel came after the first.
+    was_restarted: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -297,7 +311,10 @@ fn wait_until(
         if vmm.is_gone() {
             return Ended::Gone;
         }
-        match poll(&mut follower, vmm, following.cache) {
+        let news = poll(&mut follower, vmm, following.cache);
+        let is_restart = |news: &Vec<News>| news.contains(&News::Restarted);
+        stage.was_restarted.fetch_or(news.as_ref().is_ok_and(is_restart), Ordering::Relaxed);
+        match news {
             Ok(news) if news.iter().any(|news| is_up(news, says.as_ref())) => return Ended::Up,
             Ok(news) if !news.is_empty() => {
                 last = Instant::now();

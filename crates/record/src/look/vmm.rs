@@ -3,6 +3,7 @@
 use super::LookError;
 use crate::clock;
 use rustix::time::{clock_gettime, ClockId};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -59,6 +60,13 @@ impl Vmm {
     /// True if it has ended.
     pub fn is_gone(&self) -> bool {
         Stat::of(self.pid).is_none_or(|stat| stat.is_gone() || stat.started != self.started)
+    }
+
+    /// The option by which it goes on with a VM that was booted before (`-incoming`), if any.
+    pub fn restores(&self) -> Option<&'static str> {
+        let argv: Vec<OsString> = self.argv.iter().map(OsString::from).collect();
+        let image = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        backend::of_exec(&image, &argv)?.restores(&argv)
     }
 
     /// The name that its VM was given (`-name`), if any.
@@ -193,7 +201,7 @@ fn of_domain(name: &str, folders: &[PathBuf], proc: &Path) -> Result<i32, LookEr
 }
 
 /// The value of `-name`: `NAME`, or `guest=NAME` among other settings; QEMU writes a comma of a name twice.
-fn name_in(argv: &[String]) -> Option<&str> {
+pub fn name_in(argv: &[String]) -> Option<&str> {
     let at = argv.iter().position(|word| word == "-name" || word == "--name")?;
     let value = argv.get(at + 1)?;
     let mut settings = value.split(',');

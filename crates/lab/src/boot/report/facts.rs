@@ -7,6 +7,7 @@ use crate::words::host_line;
 use crate::words::plain;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
+use vmeter_model::run::Origin;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::time::seconds;
 use vmeter_model::OverheadVerdict;
@@ -61,6 +62,9 @@ impl BootReport<'_> {
         let mean = |get: fn(&vmeter_model::RunRecord) -> f64| {
             runs.iter().map(|run| get(&run.record)).sum::<f64>() / n
         };
+        if runs.iter().all(|run| run.record.origin != Origin::Boot) {
+            return None;
+        }
         let rss = runs.iter().map(|run| run.record.usage.max_rss_bytes).max().unwrap_or(0);
         let value = format!(
             "{} user + {} system CPU time, peak RSS {}, {} stolen by the host",

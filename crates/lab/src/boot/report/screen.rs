@@ -273,12 +273,12 @@ impl BootReport<'_> {
         let cpu: f64 =
             runs.iter().map(|run| run.record.usage.user_s + run.record.usage.system_s).sum();
         (share >= BUSY).then(|| {
-            let text = format!(
-                "{who} {} of it; the VMM had {}",
-                percent(share.min(1.0)),
-                brief(cpu / runs.len() as f64),
-            );
-            Fact::new("busy host", text, "")
+            // Of a VM that somebody else started it is not known.
+            let had = match cpu > 0.0 {
+                true => format!("; the VMM had {}", brief(cpu / runs.len() as f64)),
+                false => String::new(),
+            };
+            Fact::new("busy host", format!("{who} {} of it{had}", percent(share.min(1.0))), "")
         })
     }
 
