@@ -9,12 +9,16 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vmeter_kernel_image::ftrace::{Decoded, FtraceDump, FtraceKind};
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
 use vmeter_record::look::Vmm;
 
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One guest at a time: a look at one that shares its CPUs with another's may come after its end.
+static GUESTS: Mutex<()> = Mutex::new(());
 
 /// A process that is ended with its test.
 struct Ended(Child);
@@ -60,6 +64,7 @@ fn a_look_says_what_a_watched_boot_of_the_same_guest_says() {
     if kernel().is_none() {
         return;
     }
+    let _alone = GUESTS.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let (watched, looked) = (lab.path("watched"), lab.path("looked"));
     let boot = ["boot", "--accel", "tcg", "--memory", "256", "--warmup", "0", "--runs", "1", "-q"];
@@ -322,6 +327,7 @@ fn follows(trace: &Decoded) -> usize {
 #[test]
 fn a_guest_at_full_speed_is_read_whole() {
     let Some((_, image)) = kernel() else { return };
+    let _alone = GUESTS.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::new();
     let Some(guest) = guest_at_full_speed(&lab, &image) else { return };
     let vmm = Vmm::of(guest.0.id() as i32).expect("it runs");
