@@ -197,6 +197,10 @@ fn a_probe_is_no_vmm() {
         let run = lab.json(&words);
         let argv = run["runs"][0]["argv"].to_string();
         assert!(argv.contains("--for"), "{name}: {argv}");
+        let long =
+            lab.run(&["boot", "--warmup", "0", "--runs", "1", "--long", "--", text(&script)]);
+        let counted = long.stdout.contains("asked first") && long.stdout.contains("2 VMMs");
+        assert_eq!(counted, name != "without a sign of a guest", "{name}: {}", long.stdout);
         assert_eq!(run["runs"][0]["outcome"], "done", "{name}");
     }
     for command in [

@@ -216,6 +216,7 @@ fn result(
         vmm_argv: seen.vmm_argv,
         others: seen.others,
         others_print: seen.others_print,
+        probes: seen.probes,
         was_stopped: seen.was_stopped,
         held: seen.held.iter().map(|(a, b)| (on_run(*a), on_run(*b))).collect(),
         looked_ns: look.1 - look.0,

@@ -43,6 +43,10 @@ vmeter_base::words! {
     }
 }
 
+fn is_none_of(count: &u32) -> bool {
+    *count == 0
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -200,6 +204,9 @@ pub struct RunRecord {
     pub argv: Vec<String>,
     /// Arguments that vmeter added for watching.
     pub injected: Vec<String>,
+    /// How many VMMs were started only to be asked something (`-version`, `-machine none`).
+    #[serde(default, skip_serializing_if = "is_none_of")]
+    pub probes: u32,
     /// What was launched ended well, and its VMM or another process of it was still there.
     #[serde(skip)]
     pub outlived: bool,

@@ -451,6 +451,7 @@ mod tests {
             vmm_argv: Vec::new(),
             others: Vec::new(),
             others_print: false,
+            probes: 0,
             was_stopped: false,
             let_go: false,
             ended: Vec::new(),

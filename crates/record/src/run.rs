@@ -182,6 +182,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         steal_s: 0.0,
         cpu_pressure_s: None,
         probe_s: None,
+        probes: exit.probes,
         moments: exit.moments.clone(),
         sources: finish(lives, exit.exec_ns, &mut warnings, &mut own),
         icount: request.context.accel == Some(Accel::Icount),

@@ -123,6 +123,7 @@ pub fn record(script: &Script, scene: &Scene<'_>, dir: &Path) -> io::Result<RunR
         steal_s,
         cpu_pressure_s: None,
         probe_s: None,
+        probes: 0,
         moments,
         sources,
         warnings: vec![],

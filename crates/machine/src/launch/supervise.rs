@@ -143,6 +143,7 @@ pub struct Seen {
     pub vmm_argv: Vec<OsString>,
     pub others: Vec<String>,
     pub others_print: bool,
+    pub probes: u32,
     pub was_stopped: bool,
     pub let_go: bool,
 }

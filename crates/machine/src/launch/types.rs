@@ -290,6 +290,8 @@ pub struct Exit {
     pub others: Vec<String>,
     /// True if one of these has the launch's standard output.
     pub others_print: bool,
+    /// How many VMMs were only asked something (`-version`, `-machine none`).
+    pub probes: u32,
     /// True if a signal of job control (SIGSTOP) had stopped it when it was ended early.
     pub was_stopped: bool,
 }

@@ -166,6 +166,7 @@ fn record(index: u32, total_ns: Ns) -> RunRecord {
         steal_s: 0.004,
         cpu_pressure_s: None,
         probe_s: None,
+        probes: 0,
         moments: vec![(6_412_000, "vmm-entry".into())],
         sources: vec![SourceRecord {
             name: "guest-ftrace".into(),

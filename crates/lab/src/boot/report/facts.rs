@@ -38,6 +38,10 @@ impl BootReport<'_> {
             }
             facts.push(watch_fact(run.record.watch, self.result.overhead.as_ref()));
             facts.extend(self.looked());
+            let count = run.record.probes;
+            let asked =
+                || Fact::new("asked first", format!("{count} VMMs, which ran no guest"), "");
+            facts.extend((count > 0).then(asked));
             facts.extend(self.result.counted_in.map(|run| {
                 let counting =
                     self.result.overhead.as_ref().and_then(|o| o.counting_ratio.as_ref());

@@ -149,6 +149,7 @@ impl Supervisor<'_> {
             file.is_some_and(|file| file.to_string_lossy().contains(name))
         };
         let is_probe = dialect.is_some_and(|dialect| dialect.is_probe(&argv));
+        self.seen.probes += u32::from(is_probe);
         let is_vmm = !is_probe && (dialect.is_some() || follow.is_some_and(is_named));
         if is_vmm && pid != self.vmm && matches!(self.followed, Followed::Found | Followed::Gone) {
             self.seen.others.push(format!("{} (pid {})", own::name(pid), tracee.pid));
