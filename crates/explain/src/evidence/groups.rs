@@ -159,7 +159,11 @@ impl Groups {
 
     fn find(&mut self, thread: Tid, common: &str, name: &str) -> GroupId {
         let own = self.own.contains_key(&thread);
-        let key = (thread.file, Box::<str>::from(common), own);
+        // Each vCPU is a machine of its own; another VM's is called the same.
+        let vcpu = is_vcpu_name(name);
+        let common = if vcpu { name } else { common };
+        let alone = if vcpu { format!("{name} {}", thread.tid) } else { common.to_string() };
+        let key = (thread.file, Box::<str>::from(alone), own);
         if let Some(&group) = self.by_name.get(&key) {
             if let Some(known) = self.list.get_mut(group as usize) {
                 known.many |= known.first != thread;
