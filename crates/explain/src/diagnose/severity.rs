@@ -2,6 +2,7 @@
 
 use super::cause::Cause;
 use super::end::End;
+use super::loops::loops;
 use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
@@ -26,17 +27,19 @@ const MOST: f64 = 0.5;
 /// Fewer waits than this are no pattern.
 const LEAST: u64 = 10;
 
-/// What goes first of causes that are as severe: a loop of requests and answers, then what is not known to be
-/// one, then waits that nobody asked for or that come a few times only.
+/// What goes first of causes that are as severe: what a loop waits for, then waits that nobody asked for or
+/// that come a few times only, then what waits for nobody or works in no loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aside {
-    /// A loop of requests and answers, or a lock.
+    /// A loop's wait.
     #[default]
     No,
-    /// Not known to be one.
-    Loose,
     /// A few waits, or such as nobody asked for.
     Rare,
+    /// It waits for nobody, or works in no loop: what runs beside the load.
+    Beside,
+    /// Neither does it wait nor work in a loop.
+    Last,
 }
 
 /// What a cause weighs.
@@ -210,13 +213,16 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         return None;
     }
     let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
+    let round = loops(view, path.root);
     if alone && !convoy && says_little && (!asked || view.times_requests() && !named) {
         // It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
         // What computes for most of the time is told after all else.
         let most = cause.ending.end == End::User && view.share(saving) >= MOST;
         let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
-        let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
-        return (most && stays).then_some(Weight {
+        let aside = if round { Aside::Beside } else { Aside::Last };
+        let at_most = Some(Severity::Low);
+        let busy = round && matches!(cause.ending.end, End::User | End::Crowd);
+        return ((most || busy) && stays).then_some(Weight {
             saving,
             at_most,
             aside,
@@ -248,7 +254,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
-    let rare = (!alone || path.workers().is_some()) && waits_for < LEAST
+    let once = matches!(cause.ending.end, End::Peer(_)) && cause.ending.count < LEAST;
+    let rare = once || (!alone || path.workers().is_some()) && waits_for < LEAST
         || view.evidence.groups.comes_and_goes(group);
     let idles = idles(view, cause);
     let joins = edge == Some(Edge::Join);
@@ -271,17 +278,21 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What ends a wait is inferred.
         at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
-    let aside = match (joins || idles && !kept || rare, firm) {
-        (true, _) => Aside::Rare,
-        (_, false) => Aside::Loose,
-        _ if view.own().is_none() && closed < CLOSED => Aside::Loose,
-        _ => Aside::No,
-    };
+    let beside = !round && !named && !view.own().is_some_and(|own| own.contains(&group));
+    if beside && !strace {
+        at_most = Some(Severity::Low);
+    }
     // A process that was started to compute computes.
     let job = cause.doer().is_some_and(|who| view.evidence.groups.comes_and_goes(who))
         && why != Why::Child
         && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
     let idle = alone && !convoy && says_little || job;
+    let aside = match joins || once || closed < CLOSED && (idles && !kept || rare) {
+        _ if idle && !round => Aside::Last,
+        _ if idle || beside => Aside::Beside,
+        true => Aside::Rare,
+        false => Aside::No,
+    };
     Some(Weight { saving, at_most, aside, idle, firm })
 }
 
