@@ -10,13 +10,14 @@ use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
+use crate::rank::fits;
 use vmeter_render::quantity::{grouped, three_digits};
 use vmeter_trace::ops::Sign;
 
 /// The timers of TCP: the function that they call, and how long a wait is that ends by one, s (kernel:
 /// include/net/tcp.h, `TCP_DELACK_MIN` and `TCP_RTO_MIN`); soft interrupts may be late.
 const TCP: [(&str, f64, f64, &str); 2] = [
-    ("tcp_delack_timer", 0.038, 0.052, "TCP's delayed acknowledgement"),
+    ("tcp_delack_timer", 0.038, 0.048, "TCP's delayed acknowledgement"),
     ("tcp_write_timer", 0.198, 0.23, "TCP's retransmission timer"),
 ];
 
@@ -162,7 +163,7 @@ impl<'a> Cause<'a> {
             return Some(name);
         }
         // Others end by a time that they are given.
-        let network = call.is_none_or(|call| {
+        let network = call.is_some_and(|call| {
             let name = self.name(call);
             name.starts_with("read") || name.starts_with("recv")
         });
@@ -188,6 +189,7 @@ impl<'a> Cause<'a> {
             End::Timer => Why::Timer,
             End::Held => Why::InCall,
             End::Network => Why::Network,
+            End::Asleep | End::Interrupt if self.tcp_timer().is_some() => Why::Network,
             End::Disk => Why::Device,
             End::User
             | End::Syscall
@@ -341,25 +343,27 @@ impl<'a> Cause<'a> {
             }
             End::Crowd => "waits for a CPU that several others have".into(),
             End::Quota => "is throttled: its cgroup's CPU quota (cpu.max) is used up".into(),
-            End::Timer => match self.tcp_timer() {
-                Some(timer) => format!("waits{inside} for {}: {timer}", self.each()),
-                None => {
-                    let name = call.map_or("", |call| self.name(call));
-                    let until = match name {
-                        "" => " until a timer fires",
-                        name if name.contains("nanosleep") => "",
-                        _ => " until its time is up",
-                    };
-                    match count {
-                        0 | 1 => format!("sleeps{inside}{until} for {}", self.each()),
-                        count => format!(
-                            "sleeps{inside}{until}, {} times, {} each",
-                            grouped(&count.to_string()),
-                            self.each()
-                        ),
-                    }
+            End::Timer | End::Network | End::Asleep | End::Interrupt
+                if self.tcp_timer().is_some() =>
+            {
+                let timer = self.tcp_timer().unwrap_or_default();
+                format!("waits{inside} for {}: {timer}", self.each())
+            }
+            End::Timer => {
+                let until = match self.call() {
+                    "" => " until a timer fires",
+                    name if name.contains("nanosleep") => "",
+                    _ => " until its time is up",
+                };
+                match count {
+                    0 | 1 => format!("sleeps{inside}{until} for {}", self.each()),
+                    count => format!(
+                        "sleeps{inside}{until}, {} times, {} each",
+                        grouped(&count.to_string()),
+                        self.each()
+                    ),
                 }
-            },
+            }
             End::Disk if self.is_held_back() => {
                 format!("waits{inside} for the disk: its cgroup's I/O limit holds it back")
             }
@@ -518,8 +522,21 @@ impl<'a> Cause<'a> {
                     self.tail()
                 )
             }
-            None => format!("{subject} waits{inside} for {who}, which {}", self.tail()),
+            None => {
+                let short = format!("{subject} waits{inside} for {who}, which {}", self.tail());
+                let by = self.between().map(|who| format!(", that for {who}")).collect::<String>();
+                let Some(by) = by.strip_prefix(", that for ") else { return short };
+                let tail = self.tail();
+                let long = format!("{subject} waits{inside} for {by}, that for {who}, which {tail}");
+                if fits(&long) { long } else { short }
+            }
         }
+    }
+
+    /// Those between the subject and the one at the end.
+    fn between(&self) -> impl Iterator<Item = String> + '_ {
+        let all = self.path.levels.get(1..self.path.doer).unwrap_or_default().iter();
+        all.filter_map(|level| level.who).map(|who| self.view.evidence.groups.name(who).to_owned())
     }
 
     /// What the finding says.
@@ -542,7 +559,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::NoCpu, _) => ("fewer threads beside it, or CPUs of its own".into(), "perf sched record -- sleep 5 && perf sched timehist"),
         (Why::Throttled, _) => ("raise the cgroup's cpu.max, or do with less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
         (Why::Stopped, _) => ("find what sends it SIGSTOP, or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
-        (Why::Timer, _) if cause.tcp_timer().is_some() => (
+        (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
             "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
             "strace -f -T -e trace=network,read,write -p PID"),
         (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
