@@ -489,11 +489,11 @@ impl<'a> Cause<'a> {
                 (view.threads(by), call.map(by_call).unwrap_or_default())
             };
             let started = match by.map(named) {
-                Some((by, how)) => {
-                    format!(
-                        "{subject} waits{inside} for {by}, which starts {who}{how} {count} times"
-                    )
-                }
+                Some((by, how)) => self.through(
+                    &format!("{subject} waits{inside}"),
+                    (path.doer - 1, &by),
+                    format!("starts {who}{how} {count} times"),
+                ),
                 None => format!("{subject} waits{inside} for {who}, started {count} times"),
             };
             // What every program does says nothing.
@@ -522,21 +522,34 @@ impl<'a> Cause<'a> {
                     self.tail()
                 )
             }
-            None => {
-                let short = format!("{subject} waits{inside} for {who}, which {}", self.tail());
-                let by = self.between().map(|who| format!(", that for {who}")).collect::<String>();
-                let Some(by) = by.strip_prefix(", that for ") else { return short };
-                let tail = self.tail();
-                let long = format!("{subject} waits{inside} for {by}, that for {who}, which {tail}");
-                if fits(&long) { long } else { short }
-            }
+            None => self.through(
+                &format!("{subject} waits{inside}"),
+                (self.path.doer, &who),
+                self.tail(),
+            ),
         }
     }
 
-    /// Those between the subject and the one at the end.
-    fn between(&self) -> impl Iterator<Item = String> + '_ {
-        let all = self.path.levels.get(1..self.path.doer).unwrap_or_default().iter();
-        all.filter_map(|level| level.who).map(|who| self.view.evidence.groups.name(who).to_owned())
+    /// Whom the subject waits for, hop by hop where there is room, to the one at a level, which does that.
+    fn through(&self, begin: &str, (until, last): (usize, &str), does: String) -> String {
+        let name = |at: usize| {
+            let who = self.path.group_at(self.view, at);
+            who.map_or("others", |who| self.view.evidence.groups.name(who))
+        };
+        let call = |at: usize| self.inside(self.path.hop(at).and_then(|hop| hop.call));
+        let way = |calls: bool| {
+            let hops = (1..until).map(|at| {
+                let next = if at + 1 < until { name(at + 1) } else { last };
+                let how = if calls { call(at + 1) } else { String::new() };
+                format!(", that{how} for {next}")
+            });
+            let first = if until > 1 { name(1) } else { last };
+            format!("{begin} for {first}{}, which ", hops.collect::<String>())
+        };
+        let most = does.split([',', ';', ':']).next().unwrap_or_default();
+        let ways = [way(true), way(false)];
+        let room = ways.into_iter().find(|way| fits(&format!("{way}{most}")));
+        room.unwrap_or_else(|| format!("{begin} for {last}, which ")) + &does
     }
 
     /// What the finding says.

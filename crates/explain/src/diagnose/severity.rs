@@ -255,7 +255,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
     let once = matches!(cause.ending.end, End::Peer(_)) && cause.ending.count < LEAST;
-    let rare = once || (!alone || path.workers().is_some()) && waits_for < LEAST
+    let rare = once
+        || (!alone || path.workers().is_some()) && waits_for < LEAST
         || view.evidence.groups.comes_and_goes(group);
     let idles = idles(view, cause);
     let joins = edge == Some(Edge::Join);
@@ -287,7 +288,11 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && why != Why::Child
         && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
     let idle = alone && !convoy && says_little || job;
-    let aside = match joins || once || closed < CLOSED && (idles && !kept || rare) {
+    // Of a wait that ends nobody knows by what, the other end says more.
+    let vague = !alone
+        && matches!(cause.ending.end, End::Asleep | End::Interrupt | End::Idle)
+        && matches!(why, Why::Asleep);
+    let aside = match joins || once || vague || closed < CLOSED && (idles && !kept || rare) {
         _ if idle && !round => Aside::Last,
         _ if idle || beside => Aside::Beside,
         true => Aside::Rare,

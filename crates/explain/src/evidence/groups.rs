@@ -21,7 +21,7 @@ pub type GroupId = u32;
 /// Threads of one name, numbers in it left out.
 #[derive(Debug)]
 pub struct Group {
-    /// The name of the only member, or the common one: `io-*`.
+    /// The name that all have, or the common one: `io-*`.
     name: Box<str>,
     /// With numbers left out.
     common: Box<str>,
@@ -167,6 +167,9 @@ impl Groups {
         if let Some(&group) = self.by_name.get(&key) {
             if let Some(known) = self.list.get_mut(group as usize) {
                 known.many |= known.first != thread;
+                if *known.name != *name && !name.is_empty() {
+                    known.name.clone_from(&known.common);
+                }
             }
             return group;
         }
@@ -202,13 +205,9 @@ impl Groups {
         self.list.get(group as usize)
     }
 
-    /// A group's name: of its only thread, or the common one.
+    /// A group's name: the one that all have, or the common one.
     pub fn name(&self, group: GroupId) -> &str {
-        match self.get(group) {
-            Some(group) if group.many => &group.common,
-            Some(group) => &group.name,
-            None => "other threads",
-        }
+        self.get(group).map_or("other threads", |group| &group.name)
     }
 
     /// A group's name with numbers left out, which it has in another trace as well.
