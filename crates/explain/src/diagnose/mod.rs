@@ -68,7 +68,7 @@ impl Told {
     /// It says of one that nobody asked about and nobody waits for that it computes.
     fn only_computes(&self) -> bool {
         let Candidate { idle, aside, .. } = self.candidate;
-        idle && aside >= Aside::Beside && self.hops == 0 && self.end.1 == End::User
+        idle && aside >= Aside::Alone && self.hops == 0 && self.end.1 == End::User
     }
 
     /// True if both name the same cause.
@@ -94,7 +94,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
-            if path.levels.len() == 1 && aside < Aside::Beside {
+            if path.levels.len() == 1 && aside < Aside::Alone {
                 // What it does itself is told after what it waits for.
                 other.candidate.aside = other.candidate.aside.max(aside);
             }
@@ -105,7 +105,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         overlay(view, &mut told, pattern);
     }
     let mut told = once(view, told);
-    if told.iter().any(|told| told.candidate.aside < Aside::Beside) {
+    if told.iter().any(|told| told.candidate.aside < Aside::Alone) {
         told.retain(|told| !told.only_computes());
     }
     if told.is_empty() && view.evidence.only_switches() {

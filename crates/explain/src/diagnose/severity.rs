@@ -36,7 +36,9 @@ pub enum Aside {
     No,
     /// A few waits, or such as nobody asked for.
     Rare,
-    /// It waits for nobody, or works in no loop: what runs beside the load.
+    /// A loop that waits for nobody.
+    Alone,
+    /// It works in no loop: what runs beside the load.
     Beside,
     /// Neither does it wait nor work in a loop.
     Last,
@@ -219,7 +221,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What computes for most of the time is told after all else.
         let most = cause.ending.end == End::User && view.share(saving) >= MOST;
         let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
-        let aside = if round { Aside::Beside } else { Aside::Last };
+        let aside = if round { Aside::Alone } else { Aside::Last };
         let at_most = Some(Severity::Low);
         let busy = round && matches!(cause.ending.end, End::User | End::Crowd);
         return ((most || busy) && stays).then_some(Weight {
@@ -294,7 +296,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && matches!(why, Why::Asleep);
     let aside = match joins || once || vague || closed < CLOSED && (idles && !kept || rare) {
         _ if idle && !round => Aside::Last,
-        _ if idle || beside => Aside::Beside,
+        _ if beside => Aside::Beside,
+        _ if idle => Aside::Alone,
         true => Aside::Rare,
         false => Aside::No,
     };
