@@ -207,7 +207,7 @@ impl<'a> Cause<'a> {
             _ if self.growth().is_some() => Why::Walks,
             End::Work(work) if is_grace(self.name(work)) => Why::Grace,
             End::Work(_) | End::Kernel(_) => Why::Work,
-            End::Faults => Why::Faults,
+            End::Faults | End::Dropped(_) => Why::Faults,
             End::Syscall if syncs(call) => Why::Device,
             End::Syscall if self.spins() => Why::Lock,
             End::Syscall | End::InCall if self.batch().is_some() => Why::Burst,
@@ -308,6 +308,11 @@ impl<'a> Cause<'a> {
             End::User if self.calls_seen() => "computes".into(),
             End::User => "is busy on a CPU".into(),
             End::Guest => "runs its guest".into(),
+            End::Dropped(by) => format!(
+                "takes {} page faults: {} drops its pages by madvise",
+                grouped(&count.to_string()),
+                view.threads(by)
+            ),
             End::Faults => format!(
                 "takes {} page faults: it touches fresh memory",
                 grouped(&count.to_string())
@@ -588,6 +593,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Burst, _) => (format!("one {call} for many (a buffer, writev, io_uring), not one each"), "strace -f -c -p PID"),
         (Why::Busy, _) => (format!("call {call} less often, for more at a time"), "perf record -g -p PID sleep 5"),
         (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; what it waits for, a trace of the kernel tells"), "vmeter explain --pid PID"),
+        (Why::Faults, End::Dropped(by)) => (format!("have {} give back only memory that is not used, less often", view.threads(by)), "perf stat -e minor-faults -p PID sleep 5"),
         (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
         (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
         (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),

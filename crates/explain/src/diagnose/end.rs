@@ -1,9 +1,10 @@
 //! What a path ends at: the state that the last thread on it spends most of its time in.
 
+use super::loops::loops;
 use super::path::Path;
 use crate::detect::levels::{Level, NoCpu, Sum};
 use crate::detect::{is_grace, syncs, waits, View};
-use crate::evidence::groups::GroupId;
+use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::tree::Frame;
 use crate::evidence::work::Work;
 use crate::moment::Sym;
@@ -19,6 +20,9 @@ const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
+/// Calls that give memory back, from which somebody does so over and over.
+const DROPS: u64 = 20;
+
 /// What it takes at most to queue a work item and to wake its worker, s.
 const ITEM: f64 = 500e-6;
 /// A call that did not wait takes no longer, s.
@@ -31,6 +35,8 @@ pub enum End {
     User,
     /// Memory is touched for the first time.
     Faults,
+    /// Memory is touched again that another has given back.
+    Dropped(GroupId),
     /// A guest runs.
     Guest,
     /// On a CPU in a system call.
@@ -247,11 +253,31 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
             .map(|(_, s)| s.count)
             .sum();
         let each = view.seconds(ticks / faults.max(1));
-        if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) {
-            (ending.end, ending.count) = (End::Faults, faults);
+        let who = path.group_at(view, at);
+        match who.and_then(|who| drops(view, who)).filter(|_| faults >= FAULTS.0) {
+            Some((by, call)) => {
+                ending = Ending { end: End::Dropped(by), call: Some(call), ticks, count: faults };
+            }
+            None if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) => {
+                (ending.end, ending.count) = (End::Faults, faults);
+            }
+            None => {}
         }
     }
     ending
+}
+
+/// Who gives a vCPU's memory back over and over: of those, the one whose number is nearest, as threads of a
+/// process are started in a row.
+fn drops(view: &View<'_>, who: GroupId) -> Option<(GroupId, Sym)> {
+    let evidence = view.evidence;
+    let tid = |group| evidence.groups.get(group).map_or(0, |own| own.first.tid);
+    let vcpu = evidence.vcpu_groups().contains(&who) || is_vcpu_name(evidence.groups.name(who));
+    let calls = evidence.ledger.calls.iter().filter(|((by, call), calls)| {
+        vcpu && *by != who && calls.count >= DROPS && view.name(*call) == "madvise"
+    });
+    let by = calls.map(|(key, _)| *key).filter(|(by, _)| loops(view, Frame::Life(*by)));
+    by.min_by_key(|(by, call)| (tid(*by).abs_diff(tid(who)), *call))
 }
 
 /// The call, not one that waits by design, that most of a level's time goes by in.
