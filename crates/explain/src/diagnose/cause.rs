@@ -346,7 +346,7 @@ impl<'a> Cause<'a> {
                     None => format!("{rival} keeps off the CPU"),
                 }
             }
-            End::Crowd => "waits for a CPU that several others have".into(),
+            End::Crowd => format!("waits for a CPU that {} have", self.crowd()),
             End::Quota => "is throttled: its cgroup's CPU quota (cpu.max) is used up".into(),
             End::Timer | End::Network | End::Asleep | End::Interrupt
                 if self.tcp_timer().is_some() =>
@@ -402,6 +402,20 @@ impl<'a> Cause<'a> {
                 "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"
             ),
             End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
+        }
+    }
+
+    /// Those who have its CPU most.
+    fn crowd(&self) -> String {
+        let mut by: Vec<_> = self.path.doing().had_by().into_iter().collect();
+        by.sort_by_key(|(who, ticks)| (std::cmp::Reverse(*ticks), *who));
+        let groups = &self.view.evidence.groups;
+        let names: Vec<&str> = by.iter().take(3).map(|(who, _)| groups.name(*who)).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => {
+                format!("{} and {last}", others.join(", "))
+            }
+            _ => "others".into(),
         }
     }
 

@@ -20,6 +20,8 @@ const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
+/// Three times as long as it does something in two, from which the wait for a CPU is the cause.
+const CROWDED: (u64, u64) = (3, 2);
 /// Calls that give memory back, from which somebody does so over and over.
 const DROPS: u64 = 20;
 
@@ -203,10 +205,20 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
     };
     // Between two calls of strace is its own time, too.
     let between = |end: &End| view.evidence.only_calls() && *end == End::User;
-    let vague = |end: &End| matches!(end, End::Crowd | End::Idle) || between(end);
-    let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
+    let crowd =
+        crate::sum(parts.iter().filter(|((_, e), _)| *e == End::Crowd).map(|(_, s)| s.ticks));
+    // It is the host's load, but for one that waits for a CPU for longer than for all else.
+    let pauses = if at == 0 { level.pauses(view) } else { 0 };
+    let other = level.all.ticks.saturating_sub(crowd).saturating_sub(pauses);
+    let crowded = path.levels.len() == 1 && crowd * CROWDED.1 >= other * CROWDED.0;
+    let vague = |end: &End| match end {
+        End::Crowd => !crowded,
+        End::Idle => true,
+        end => between(end),
+    };
+    let vaguely = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
-    let known = level.all.ticks.saturating_sub(unknown).saturating_sub(crowd);
+    let known = level.all.ticks.saturating_sub(unknown).saturating_sub(vaguely);
     let most = |ends: BTreeMap<End, (u64, u64)>| {
         let much =
             |ticks: u64| ticks * LEAST >= known && ticks * OF_ALL >= level.all.ticks - unknown;

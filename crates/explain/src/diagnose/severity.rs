@@ -138,7 +138,10 @@ fn saving(cause: &Cause<'_>) -> u64 {
         (Why::Child, _) => cause.hop.map_or(0, |hop| hop.ticks),
         _ => cause.ending.ticks,
     };
-    whole.min(path.total())
+    match cause.ending.end {
+        End::Crowd => whole,
+        _ => whole.min(path.total()),
+    }
 }
 
 /// Of threads: what nobody waits for, or nobody asked for, is no loss.
@@ -292,8 +295,11 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let idle = alone && !convoy && says_little || job;
     // Of a wait that ends nobody knows by what, the other end says more.
     let vague = !alone
-        && matches!(cause.ending.end, End::Asleep | End::Interrupt | End::Idle)
-        && matches!(why, Why::Asleep);
+        && match cause.ending.end {
+            End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
+            End::Kernel(_) => cause.ending.call.is_none(),
+            _ => false,
+        };
     let aside = match joins || once || vague || closed < CLOSED && (idles && !kept || rare) {
         _ if idle && !round => Aside::Last,
         _ if beside => Aside::Beside,
