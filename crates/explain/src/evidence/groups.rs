@@ -354,4 +354,16 @@ mod tests {
         assert!(groups.is_kernel(worker));
         assert_ne!(groups.called(tid(9), ("", 0)), groups.called(tid(10), ("", 0)));
     }
+
+    #[test]
+    fn a_name_that_all_have_is_shown_whole_and_each_vcpu_is_its_own() {
+        let mut groups = Groups::default();
+        let tid = |tid| Tid { file: 0, tid };
+        let qemu = groups.called(tid(1), ("qemu-system-x86", 0));
+        assert_eq!(groups.called(tid(2), ("qemu-system-x86", 0)), qemu);
+        assert_eq!(groups.name(qemu), "qemu-system-x86");
+        let vcpus = [3, 4].map(|number| groups.called(tid(number), ("CPU 0/KVM", 0)));
+        assert_ne!(vcpus[0], vcpus[1]);
+        assert_eq!(vcpus.map(|vcpu| groups.common(vcpu)), ["CPU 0/KVM"; 2]);
+    }
 }
