@@ -4,7 +4,7 @@ use super::loops::loops;
 use super::path::Path;
 use crate::detect::levels::{Level, NoCpu, Sum};
 use crate::detect::{is_grace, syncs, waits, View};
-use crate::evidence::groups::{is_vcpu_name, GroupId};
+use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use crate::evidence::work::Work;
 use crate::moment::Sym;
@@ -284,9 +284,8 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
 fn drops(view: &View<'_>, who: GroupId) -> Option<(GroupId, Sym)> {
     let evidence = view.evidence;
     let tid = |group| evidence.groups.get(group).map_or(0, |own| own.first.tid);
-    let vcpu = evidence.vcpu_groups().contains(&who) || is_vcpu_name(evidence.groups.name(who));
     let calls = evidence.ledger.calls.iter().filter(|((by, call), calls)| {
-        vcpu && *by != who && calls.count >= DROPS && view.name(*call) == "madvise"
+        view.is_vcpu(who) && *by != who && calls.count >= DROPS && view.name(*call) == "madvise"
     });
     let by = calls.map(|(key, _)| *key).filter(|(by, _)| loops(view, Frame::Life(*by)));
     by.min_by_key(|(by, call)| (tid(*by).abs_diff(tid(who)), *call))

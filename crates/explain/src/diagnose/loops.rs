@@ -4,14 +4,28 @@
 //! these) runs beside the load. It is no subject while somebody works in a loop.
 
 use crate::detect::View;
-use crate::evidence::tree::Frame;
+use crate::evidence::tree::{Frame, Tree};
 use crate::evidence::witness::records;
+use std::collections::BTreeMap;
 
 /// Part of the traced time that it is there, and waits or calls from which it goes round; or so many
 /// waits in less time.
 const STAYS: f64 = 0.3;
 const ROUNDS: (u64, u64) = (25, 500);
 const MANY: (f64, u64) = (0.1, 250);
+
+/// By root of the tree of time: ticks, waits and calls.
+pub type Rounds = BTreeMap<Frame, (u64, u64, u64)>;
+
+/// How often each thread goes round.
+pub fn rounds(tree: &Tree) -> Rounds {
+    let lives = tree.roots().filter(|(_, node)| node.frame.life().is_some());
+    let all = lives.map(|(at, node)| {
+        let (waits, calls) = count(tree, at);
+        (node.frame, (node.ticks, waits, calls))
+    });
+    all.collect()
+}
 
 /// True if a root's thread, or one of those of its name, works in a loop.
 pub fn loops(view: &View<'_>, root: Frame) -> bool {
@@ -20,27 +34,24 @@ pub fn loops(view: &View<'_>, root: Frame) -> bool {
     if groups.is_kernel(group) || records(groups.name(group)) {
         return false;
     }
-    if view.evidence.vcpu_groups().contains(&group) {
+    if view.is_vcpu(group) {
         return true;
     }
-    let tree = &view.evidence.tree;
     let single = groups.get(group).is_some_and(|own| !own.many);
-    let own = tree.roots().filter(|(_, node)| match (node.frame, root) {
-        (frame, Frame::Thread(..)) => frame == root,
-        (Frame::Thread(of, _), _) => of == group,
-        (Frame::Life(of), _) => of == group && single,
-        _ => false,
-    });
-    let mut own = own.map(|(at, node)| (view.share(node.ticks), rounds(view, at)));
-    own.any(|(share, (waits, calls))| {
-        share >= STAYS && (waits >= ROUNDS.0 || calls >= ROUNDS.1)
-            || share >= MANY.0 && waits >= MANY.1
-    })
+    let goes_round = |(ticks, waits, calls): &(u64, u64, u64)| {
+        let share = view.share(*ticks);
+        share >= STAYS && (*waits >= ROUNDS.0 || *calls >= ROUNDS.1)
+            || share >= MANY.0 && *waits >= MANY.1
+    };
+    if single || matches!(root, Frame::Thread(..)) {
+        return view.rounds.get(&root).is_some_and(goes_round);
+    }
+    let threads = Frame::Thread(group, i32::MIN)..=Frame::Thread(group, i32::MAX);
+    view.rounds.range(threads).any(|(_, own)| goes_round(own))
 }
 
 /// How often a thread sleeps, and how many calls it makes.
-fn rounds(view: &View<'_>, root: u32) -> (u64, u64) {
-    let tree = &view.evidence.tree;
+fn count(tree: &Tree, root: u32) -> (u64, u64) {
     let sleeps = |frame: Frame| {
         matches!(
             frame,

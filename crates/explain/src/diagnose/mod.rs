@@ -23,6 +23,7 @@ use crate::rank;
 use crate::result::Finding;
 use cause::Cause;
 use end::{ending, End};
+pub use loops::{rounds, Rounds};
 pub use path::grown_call;
 use path::Path;
 pub use severity::Aside;

@@ -7,7 +7,6 @@ use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
 use crate::detect::{polls, syncs, waits, View};
-use crate::evidence::groups::is_vcpu_name;
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
@@ -150,8 +149,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let group = path.root.life()?;
     let waits_for = path.hop(1).map_or(0, |hop| hop.count);
     let named = view.is_named(group) || view.is_beyond();
-    let vcpu = is_vcpu_name(view.evidence.groups.name(group))
-        || view.evidence.vcpu_groups().contains(&group);
+    let vcpu = view.is_vcpu(group);
     let alone = path.doer == 0;
     let edge = cause.hop.map(|hop| hop.edge);
     let why = cause.why();
@@ -178,10 +176,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     }
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
-    let runs = |who| {
-        let name = view.evidence.groups.name(who);
-        !named && (is_vcpu_name(name) || view.evidence.vcpu_groups().contains(&who))
-    };
+    let runs = |who| !named && view.is_vcpu(who);
     if cause.doer().is_some_and(runs)
         && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Interrupt)
     {
