@@ -6,11 +6,10 @@ use super::loops::loops;
 use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
-use crate::detect::{polls, syncs, waits, View};
+use crate::detect::{syncs, waits, View};
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
-use crate::moment::Sym;
 use crate::result::Severity;
 
 /// Share of the subject's time from which something is its cause.
@@ -94,23 +93,6 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
         }
         _ => thread(cause, saving),
     }
-}
-
-/// The same of what stands out by nothing: the time that somebody spends who does not just sleep.
-pub fn plain(cause: &Cause<'_>) -> Option<Weight> {
-    let nothing = matches!(
-        cause.ending.end,
-        End::Guest
-            | End::Asleep
-            | End::Interrupt
-            | End::Idle
-            | End::Deep
-            | End::Timer
-            | End::Network
-    );
-    let saving = saving(cause);
-    let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
-    (!nothing).then_some(Weight { saving, at_most, aside, idle: true, firm: false })
 }
 
 /// What it does in a call that waits by design is to go to sleep and to wake up: no other call would cost
@@ -248,9 +230,6 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // Its guest idles.
         return None;
     }
-    if vcpu && !named && halts(cause) {
-        return None;
-    }
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
@@ -303,14 +282,6 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         false => Aside::No,
     };
     Some(Weight { saving, at_most, aside, idle, firm })
-}
-
-/// A guest that idles waits for a kick of its VMM, whose loop waits until a timer fires.
-fn halts(cause: &Cause<'_>) -> bool {
-    let name = |call: Option<Sym>| call.map_or("", |call| cause.view.name(call));
-    let loops = polls(name(cause.ending.call));
-    let kick = ["", "KVM_RUN", "futex(wait)"].contains(&name(cause.hop.and_then(|hop| hop.call)));
-    cause.ending.end == End::Timer && loops && kick && cause.path.doer > 0
 }
 
 /// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two
