@@ -12,6 +12,7 @@ mod loops;
 mod path;
 mod severity;
 mod subjects;
+mod words;
 
 use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
 use crate::evidence::groups::GroupId;
