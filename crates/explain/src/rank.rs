@@ -2,6 +2,7 @@
 
 use crate::confirm::pasted;
 use crate::detect::{Candidate, View};
+use crate::diagnose::Aside;
 use crate::result::{Finding, Severity};
 
 /// Most words of a headline.
@@ -96,10 +97,9 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         life: candidate.life,
         beyond: candidate.beyond,
         called: candidate.called,
-        after: match (candidate.idle, foreign) {
-            (true, _) => 4,
-            (_, true) => 3,
-            _ => candidate.aside as u8,
+        after: match candidate.aside {
+            aside if foreign => aside.max(Aside::Beside) as u8,
+            aside => aside as u8,
         },
     }
 }

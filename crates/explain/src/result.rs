@@ -179,8 +179,8 @@ pub struct Finding {
     pub beyond: bool,
     /// It is about threads that are called as was asked.
     pub called: bool,
-    /// Of those as severe it is told after others: it is about programs that the recording's maker
-    /// did not start (2), or what every program does when it begins (1).
+    /// Of those as severe it is told after others: waits that nobody asked for (1), a loop that waits for
+    /// nobody (2), what works in no loop or was not asked about (3).
     pub after: u8,
 }
 

@@ -97,6 +97,8 @@ pub struct Level {
     pub no_cpu: NoCpu,
     /// Waits for others of the same name, by call: what those did meanwhile is in `parts`.
     pub own_waits: BTreeMap<Option<Frame>, Sum>,
+    /// Waits for those who wait for it meanwhile: the way does not go back to them.
+    pub back: BTreeMap<GroupId, u64>,
     /// While without a CPU: the CPU had nothing to do.
     pub idle: Sum,
     /// While without a CPU: who had it by a higher priority.
@@ -251,11 +253,10 @@ impl Level {
             self.no_cpu = NoCpu::Shared(rival);
             return;
         }
-        let near = |group: GroupId| {
-            Some(group) == own
-                || path.contains(&group)
-                || self.wakers().iter().any(|(waker, _)| *waker == group)
+        let waited = |group: GroupId| {
+            self.wakers().iter().any(|(waker, sum)| *waker == group && sum.ticks * 10 >= all)
         };
+        let near = |group: GroupId| Some(group) == own || path.contains(&group) || waited(group);
         if near(rival) && ticks * 2 >= all {
             self.no_cpu = NoCpu::Path(rival);
         } else if let Some((_, group)) = first.last().filter(|(ticks, _)| *ticks * 2 >= all) {
@@ -284,8 +285,10 @@ impl Level {
         };
         let mut all = self.waited_for(view);
         for (who, sum) in &mut all {
-            let had = who.iter().filter_map(|group| had.get(group));
-            sum.ticks = sum.ticks.saturating_add(crate::sum(had.copied()));
+            let of = |map: &BTreeMap<GroupId, u64>| {
+                crate::sum(who.iter().filter_map(|group| map.get(group).copied()))
+            };
+            sum.ticks = sum.ticks.saturating_sub(of(&self.back)).saturating_add(of(&had));
         }
         all.into_iter().max_by_key(|(who, sum)| (sum.ticks, std::cmp::Reverse(who.clone())))
     }
@@ -458,6 +461,8 @@ fn level(
                         continue;
                     }
                     wakers.push((group, at));
+                    let back = level.back.entry(group).or_default();
+                    *back = back.saturating_add(tree.own(at));
                 }
                 let sum = level.parts.entry((call, state.frame)).or_default();
                 sum.add(state.ticks, state.count, state.worst);

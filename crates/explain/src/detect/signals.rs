@@ -91,7 +91,7 @@ impl Signals {
             suggestion: "tell by an eventfd, a futex or a flag instead; or send fewer".into(),
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
             at_most: Some(if known.is_some() { Severity::Medium } else { Severity::Low }),
-            aside: if known.is_none() { Aside::Loose } else { Aside::No },
+            aside: if known.is_none() { Aside::Rare } else { Aside::No },
             ..Candidate::default()
         })
     }

@@ -152,12 +152,12 @@ impl Signs {
 fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
     Some(match sign {
         Sign::CgroupReclaim => (
-            "its memory cgroup is full and takes pages back",
+            "its memory cgroup is full and pages are reclaimed",
             "a higher memory.high and memory.max for that cgroup, or less memory: what is \
              taken back is read or written again",
         ),
         Sign::Reclaim => (
-            "there is no free memory and it takes pages back itself",
+            "there is no free memory and it reclaims pages itself",
             "more memory, fewer programs beside it, or vm.min_free_kbytes raised so that kswapd \
              begins sooner",
         ),

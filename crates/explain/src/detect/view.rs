@@ -2,7 +2,7 @@
 
 use super::asked::Asked;
 use super::waits::waits;
-use crate::diagnose::is_asked;
+use crate::diagnose::{is_asked, rounds, Rounds};
 use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
 use crate::evidence::tree::Tree;
@@ -78,6 +78,10 @@ pub struct View<'a> {
     peers: BTreeMap<Key, Peers>,
     tree: Cow<'a, Tree>,
     beyond: bool,
+    /// How often each thread goes round.
+    pub rounds: Rounds,
+    /// Threads that run vCPUs.
+    vcpus: BTreeSet<GroupId>,
     /// Threads that the trace was made for, if that is known.
     own: BTreeSet<GroupId>,
     /// Threads whose user gave them a nice value above 0.
@@ -101,6 +105,7 @@ impl<'a> View<'a> {
         let tree = Cow::Borrowed(&evidence.tree);
         let (beyond, own, asked) = (false, BTreeSet::new(), Asked::default());
         let niced = evidence.niced();
+        let (rounds, vcpus) = (rounds(&evidence.tree), evidence.vcpu_groups());
         let mut view = View {
             evidence,
             sources,
@@ -111,6 +116,8 @@ impl<'a> View<'a> {
             peers,
             tree,
             beyond,
+            rounds,
+            vcpus,
             own,
             niced,
             asked,
@@ -164,6 +171,11 @@ impl<'a> View<'a> {
     /// True for threads whose time may be told: all, or those asked about and those near them.
     pub fn is_subject(&self, group: GroupId) -> bool {
         !self.is_about_one() || self.own.contains(&group) || self.asked.near.contains(&group)
+    }
+
+    /// True for threads that run a vCPU, as their events or their name tell.
+    pub fn is_vcpu(&self, group: GroupId) -> bool {
+        self.vcpus.contains(&group) || is_vcpu_name(self.evidence.groups.name(group))
     }
 
     /// True for threads that the trace was not made for; where that is not known, for those that

@@ -1,5 +1,6 @@
 //! What a path ends at: the state that the last thread on it spends most of its time in.
 
+use super::loops::loops;
 use super::path::Path;
 use crate::detect::levels::{Level, NoCpu, Sum};
 use crate::detect::{is_grace, syncs, waits, View};
@@ -19,6 +20,11 @@ const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
 const FAULTS: (u64, f64) = (100, 20e-6);
 
+/// Three times as long as it does something in two, from which the wait for a CPU is the cause.
+const CROWDED: (u64, u64) = (3, 2);
+/// Calls that give memory back, from which somebody does so over and over.
+const DROPS: u64 = 20;
+
 /// What it takes at most to queue a work item and to wake its worker, s.
 const ITEM: f64 = 500e-6;
 /// A call that did not wait takes no longer, s.
@@ -31,6 +37,8 @@ pub enum End {
     User,
     /// Memory is touched for the first time.
     Faults,
+    /// Memory is touched again that another has given back.
+    Dropped(GroupId),
     /// A guest runs.
     Guest,
     /// On a CPU in a system call.
@@ -197,10 +205,20 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
     };
     // Between two calls of strace is its own time, too.
     let between = |end: &End| view.evidence.only_calls() && *end == End::User;
-    let vague = |end: &End| matches!(end, End::Crowd | End::Idle) || between(end);
-    let crowd = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
+    let crowd =
+        crate::sum(parts.iter().filter(|((_, e), _)| *e == End::Crowd).map(|(_, s)| s.ticks));
+    // It is the host's load, but for one that waits for a CPU for longer than for all else.
+    let pauses = if at == 0 { level.pauses(view) } else { 0 };
+    let other = level.all.ticks.saturating_sub(crowd).saturating_sub(pauses);
+    let crowded = path.levels.len() == 1 && crowd * CROWDED.1 >= other * CROWDED.0;
+    let vague = |end: &End| match end {
+        End::Crowd => !crowded,
+        End::Idle => true,
+        end => between(end),
+    };
+    let vaguely = crate::sum(parts.iter().filter(|((_, end), _)| vague(end)).map(|(_, s)| s.ticks));
     let unknown = level.ticks(|_, state| state == Frame::Unknown);
-    let known = level.all.ticks.saturating_sub(unknown).saturating_sub(crowd);
+    let known = level.all.ticks.saturating_sub(unknown).saturating_sub(vaguely);
     let most = |ends: BTreeMap<End, (u64, u64)>| {
         let much =
             |ticks: u64| ticks * LEAST >= known && ticks * OF_ALL >= level.all.ticks - unknown;
@@ -247,11 +265,30 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
             .map(|(_, s)| s.count)
             .sum();
         let each = view.seconds(ticks / faults.max(1));
-        if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) {
-            (ending.end, ending.count) = (End::Faults, faults);
+        let who = path.group_at(view, at);
+        match who.and_then(|who| drops(view, who)).filter(|_| faults >= FAULTS.0) {
+            Some((by, call)) => {
+                ending = Ending { end: End::Dropped(by), call: Some(call), ticks, count: faults };
+            }
+            None if faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) => {
+                (ending.end, ending.count) = (End::Faults, faults);
+            }
+            None => {}
         }
     }
     ending
+}
+
+/// Who gives a vCPU's memory back over and over: of those, the one whose number is nearest, as threads of a
+/// process are started in a row.
+fn drops(view: &View<'_>, who: GroupId) -> Option<(GroupId, Sym)> {
+    let evidence = view.evidence;
+    let tid = |group| evidence.groups.get(group).map_or(0, |own| own.first.tid);
+    let calls = evidence.ledger.calls.iter().filter(|((by, call), calls)| {
+        view.is_vcpu(who) && *by != who && calls.count >= DROPS && view.name(*call) == "madvise"
+    });
+    let by = calls.map(|(key, _)| *key).filter(|(by, _)| loops(view, Frame::Life(*by)));
+    by.min_by_key(|(by, call)| (tid(*by).abs_diff(tid(who)), *call))
 }
 
 /// The call, not one that waits by design, that most of a level's time goes by in.

@@ -8,9 +8,11 @@ mod cause;
 mod end;
 mod links;
 mod locks;
+mod loops;
 mod path;
 mod severity;
 mod subjects;
+mod words;
 
 use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
 use crate::evidence::groups::GroupId;
@@ -22,18 +24,16 @@ use crate::rank;
 use crate::result::Finding;
 use cause::Cause;
 use end::{ending, End};
+pub use loops::{rounds, Rounds};
 pub use path::grown_call;
 use path::Path;
+use severity::weigh;
 pub use severity::Aside;
-use severity::Weight;
 pub use subjects::{is_asked, partner};
 use vmeter_render::quantity::three_digits;
 
 /// Most findings.
 const MOST: usize = 12;
-/// Part of the traced time from which it is told where most of it goes.
-const LEAST_TOLD: f64 = 0.05;
-
 /// What is said of a subject, with what orders it.
 struct Told {
     root: Frame,
@@ -67,7 +67,7 @@ impl Told {
     /// It says of one that nobody asked about and nobody waits for that it computes.
     fn only_computes(&self) -> bool {
         let Candidate { idle, aside, .. } = self.candidate;
-        idle && aside == Aside::Rare && self.hops == 0 && self.end.1 == End::User
+        idle && aside >= Aside::Alone && self.hops == 0 && self.end.1 == End::User
     }
 
     /// True if both name the same cause.
@@ -93,7 +93,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
-            if path.levels.len() == 1 {
+            if path.levels.len() == 1 && aside < Aside::Alone {
                 // What it does itself is told after what it waits for.
                 other.candidate.aside = other.candidate.aside.max(aside);
             }
@@ -104,11 +104,8 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         overlay(view, &mut told, pattern);
     }
     let mut told = once(view, told);
-    if told.iter().any(|told| !told.candidate.idle) {
+    if told.iter().any(|told| told.candidate.aside < Aside::Alone) {
         told.retain(|told| !told.only_computes());
-    }
-    if told.is_empty() && view.evidence.only_switches() {
-        told.extend(most(view));
     }
     let mut findings: Vec<Finding> =
         told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
@@ -117,28 +114,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Where most of a subject's time goes: all that a trace of nothing but switches can say.
-fn most(view: &View<'_>) -> Option<Told> {
-    let paths = subjects::subjects(view).into_iter().flat_map(|root| {
-        let path = Path::of(view, root);
-        let others = path.as_ref().map_or(Vec::new(), |path| path.others(view));
-        path.into_iter().chain(others)
-    });
-    let all = paths.filter_map(|path| tell_by(view, &path, severity::plain));
-    let much = all
-        .filter(|told| !told.candidate.foreign && view.share(told.candidate.saving) >= LEAST_TOLD);
-    much.max_by_key(|told| told.candidate.saving)
-}
-
 fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
-    tell_by(view, path, severity::weigh)
-}
-
-fn tell_by(
-    view: &View<'_>,
-    path: &Path,
-    weigh: impl Fn(&Cause<'_>) -> Option<Weight>,
-) -> Option<Told> {
     let root = path.root;
     let ending = ending(view, path);
     let cause = Cause::of(view, path, ending);

@@ -2,15 +2,14 @@
 
 use super::cause::Cause;
 use super::end::End;
+use super::loops::loops;
 use super::path::Edge;
 use super::subjects::partner;
 use crate::detect::levels::NoCpu;
-use crate::detect::{polls, syncs, waits, View};
-use crate::evidence::groups::is_vcpu_name;
+use crate::detect::{syncs, waits, View};
 use crate::evidence::subject::{Key, What};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
-use crate::moment::Sym;
 use crate::result::Severity;
 
 /// Share of the subject's time from which something is its cause.
@@ -26,17 +25,21 @@ const MOST: f64 = 0.5;
 /// Fewer waits than this are no pattern.
 const LEAST: u64 = 10;
 
-/// What goes first of causes that are as severe: a loop of requests and answers, then what is not known to be
-/// one, then waits that nobody asked for or that come a few times only.
+/// What goes first of causes that are as severe: what a loop waits for, then waits that nobody asked for or
+/// that come a few times only, then what waits for nobody or works in no loop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aside {
-    /// A loop of requests and answers, or a lock.
+    /// A loop's wait.
     #[default]
     No,
-    /// Not known to be one.
-    Loose,
     /// A few waits, or such as nobody asked for.
     Rare,
+    /// A loop that waits for nobody.
+    Alone,
+    /// It works in no loop: what runs beside the load.
+    Beside,
+    /// Neither does it wait nor work in a loop.
+    Last,
 }
 
 /// What a cause weighs.
@@ -92,23 +95,6 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
     }
 }
 
-/// The same of what stands out by nothing: the time that somebody spends who does not just sleep.
-pub fn plain(cause: &Cause<'_>) -> Option<Weight> {
-    let nothing = matches!(
-        cause.ending.end,
-        End::Guest
-            | End::Asleep
-            | End::Interrupt
-            | End::Idle
-            | End::Deep
-            | End::Timer
-            | End::Network
-    );
-    let saving = saving(cause);
-    let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
-    (!nothing).then_some(Weight { saving, at_most, aside, idle: true, firm: false })
-}
-
 /// What it does in a call that waits by design is to go to sleep and to wake up: no other call would cost
 /// less.
 fn goes_to_sleep(cause: &Cause<'_>) -> bool {
@@ -133,7 +119,10 @@ fn saving(cause: &Cause<'_>) -> u64 {
         (Why::Child, _) => cause.hop.map_or(0, |hop| hop.ticks),
         _ => cause.ending.ticks,
     };
-    whole.min(path.total())
+    match cause.ending.end {
+        End::Crowd => whole,
+        _ => whole.min(path.total()),
+    }
 }
 
 /// Of threads: what nobody waits for, or nobody asked for, is no loss.
@@ -142,8 +131,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let group = path.root.life()?;
     let waits_for = path.hop(1).map_or(0, |hop| hop.count);
     let named = view.is_named(group) || view.is_beyond();
-    let vcpu = is_vcpu_name(view.evidence.groups.name(group))
-        || view.evidence.vcpu_groups().contains(&group);
+    let vcpu = view.is_vcpu(group);
     let alone = path.doer == 0;
     let edge = cause.hop.map(|hop| hop.edge);
     let why = cause.why();
@@ -170,10 +158,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     }
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
-    let runs = |who| {
-        let name = view.evidence.groups.name(who);
-        !named && (is_vcpu_name(name) || view.evidence.vcpu_groups().contains(&who))
-    };
+    let runs = |who| !named && view.is_vcpu(who);
     if cause.doer().is_some_and(runs)
         && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Interrupt)
     {
@@ -210,13 +195,16 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         return None;
     }
     let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
+    let round = loops(view, path.root);
     if alone && !convoy && says_little && (!asked || view.times_requests() && !named) {
         // It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
         // What computes for most of the time is told after all else.
         let most = cause.ending.end == End::User && view.share(saving) >= MOST;
         let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
-        let (at_most, aside) = (Some(Severity::Low), Aside::Rare);
-        return (most && stays).then_some(Weight {
+        let aside = if round { Aside::Alone } else { Aside::Last };
+        let at_most = Some(Severity::Low);
+        let busy = round && matches!(cause.ending.end, End::User | End::Crowd);
+        return ((most || busy) && stays).then_some(Weight {
             saving,
             at_most,
             aside,
@@ -242,13 +230,12 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // Its guest idles.
         return None;
     }
-    if vcpu && !named && halts(cause) {
-        return None;
-    }
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
     let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
-    let rare = (!alone || path.workers().is_some()) && waits_for < LEAST
+    let once = matches!(cause.ending.end, End::Peer(_)) && cause.ending.count < LEAST;
+    let rare = once
+        || (!alone || path.workers().is_some()) && waits_for < LEAST
         || view.evidence.groups.comes_and_goes(group);
     let idles = idles(view, cause);
     let joins = edge == Some(Edge::Join);
@@ -271,26 +258,30 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         // What ends a wait is inferred.
         at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
-    let aside = match (joins || idles && !kept || rare, firm) {
-        (true, _) => Aside::Rare,
-        (_, false) => Aside::Loose,
-        _ if view.own().is_none() && closed < CLOSED => Aside::Loose,
-        _ => Aside::No,
-    };
+    let beside = !round && !named && !view.own().is_some_and(|own| own.contains(&group));
+    if beside && !strace {
+        at_most = Some(Severity::Low);
+    }
     // A process that was started to compute computes.
     let job = cause.doer().is_some_and(|who| view.evidence.groups.comes_and_goes(who))
         && why != Why::Child
         && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
     let idle = alone && !convoy && says_little || job;
+    // Of a wait that ends nobody knows by what, the other end says more.
+    let vague = !alone
+        && match cause.ending.end {
+            End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
+            End::Kernel(_) => cause.ending.call.is_none(),
+            _ => false,
+        };
+    let aside = match joins || once || vague || closed < CLOSED && (idles && !kept || rare) {
+        _ if idle && !round => Aside::Last,
+        _ if beside => Aside::Beside,
+        _ if idle => Aside::Alone,
+        true => Aside::Rare,
+        false => Aside::No,
+    };
     Some(Weight { saving, at_most, aside, idle, firm })
-}
-
-/// A guest that idles waits for a kick of its VMM, whose loop waits until a timer fires.
-fn halts(cause: &Cause<'_>) -> bool {
-    let name = |call: Option<Sym>| call.map_or("", |call| cause.view.name(call));
-    let loops = polls(name(cause.ending.call));
-    let kick = ["", "KVM_RUN", "futex(wait)"].contains(&name(cause.hop.and_then(|hop| hop.call)));
-    cause.ending.end == End::Timer && loops && kick && cause.path.doer > 0
 }
 
 /// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two

@@ -1,5 +1,6 @@
 //! Whose time is explained: a guest's requests, and the threads that these do not lead to.
 
+use super::loops::loops;
 use crate::detect::levels::{level_of, Doing, Level};
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
@@ -79,8 +80,8 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
     all
 }
 
-/// True if what the recording's maker started does something, or naps over and over: then the trace is
-/// about that. Who only waits for the recording's end sleeps once.
+/// True if what the recording's maker started does something, or naps over and over, and others do not
+/// work in a loop while it does not: then the trace is about that.
 pub fn is_asked(view: &View<'_>) -> bool {
     let own = &view.evidence.own;
     let levels: Vec<Level> = own.iter().map(|group| first(view, Frame::Life(*group))).collect();
@@ -96,7 +97,11 @@ pub fn is_asked(view: &View<'_>) -> bool {
         });
         count >= NAPS.0 && view.share(ticks) >= NAPS.1
     };
-    view.share(crate::sum(busy)) >= ASKED || levels.iter().any(naps)
+    let does = view.share(crate::sum(busy)) >= ASKED || levels.iter().any(naps);
+    let round = |group: &GroupId| loops(view, Frame::Life(*group));
+    let groups = &view.evidence.groups;
+    let others = || groups.all().filter(|group| !own.contains(group)).any(|group| round(&group));
+    does && (own.iter().any(round) || !others())
 }
 
 fn first(view: &View<'_>, frame: Frame) -> Level {
@@ -133,7 +138,10 @@ pub fn partner(view: &View<'_>, own: GroupId) -> Option<(GroupId, f64, u64)> {
     };
     let many = view.evidence.groups.get(own).is_some_and(|group| group.many);
     let wakers = level.wakers().into_iter().take(4);
-    let often = wakers.filter(|(other, sum)| (*other != own || many) && sum.count >= 10);
+    let asks = |other: GroupId, count: u64| view.evidence.asked(own, other) * 4 >= count;
+    let often = wakers.filter(|(other, sum)| {
+        (*other != own || many) && sum.count >= 10 && asks(*other, sum.count)
+    });
     let all = often.map(|(other, sum)| {
         let back = share(&first(view, Frame::Life(other)), own);
         (other, (share(&level, other) + back).min(1.0), sum.count)

@@ -21,7 +21,7 @@ pub type GroupId = u32;
 /// Threads of one name, numbers in it left out.
 #[derive(Debug)]
 pub struct Group {
-    /// The name of the only member, or the common one: `io-*`.
+    /// The name that all have, or the common one: `io-*`.
     name: Box<str>,
     /// With numbers left out.
     common: Box<str>,
@@ -159,10 +159,17 @@ impl Groups {
 
     fn find(&mut self, thread: Tid, common: &str, name: &str) -> GroupId {
         let own = self.own.contains_key(&thread);
-        let key = (thread.file, Box::<str>::from(common), own);
+        // Each vCPU is a machine of its own; another VM's is called the same.
+        let vcpu = is_vcpu_name(name);
+        let common = if vcpu { name } else { common };
+        let alone = if vcpu { format!("{name} {}", thread.tid) } else { common.to_string() };
+        let key = (thread.file, Box::<str>::from(alone), own);
         if let Some(&group) = self.by_name.get(&key) {
             if let Some(known) = self.list.get_mut(group as usize) {
                 known.many |= known.first != thread;
+                if *known.name != *name && !name.is_empty() {
+                    known.name.clone_from(&known.common);
+                }
             }
             return group;
         }
@@ -198,13 +205,9 @@ impl Groups {
         self.list.get(group as usize)
     }
 
-    /// A group's name: of its only thread, or the common one.
+    /// A group's name: the one that all have, or the common one.
     pub fn name(&self, group: GroupId) -> &str {
-        match self.get(group) {
-            Some(group) if group.many => &group.common,
-            Some(group) => &group.name,
-            None => "other threads",
-        }
+        self.get(group).map_or("other threads", |group| &group.name)
     }
 
     /// A group's name with numbers left out, which it has in another trace as well.
@@ -350,5 +353,17 @@ mod tests {
         assert_eq!(groups.called(tid(8), ("kworker/u8:2", 0)), worker);
         assert!(groups.is_kernel(worker));
         assert_ne!(groups.called(tid(9), ("", 0)), groups.called(tid(10), ("", 0)));
+    }
+
+    #[test]
+    fn a_name_that_all_have_is_shown_whole_and_each_vcpu_is_its_own() {
+        let mut groups = Groups::default();
+        let tid = |tid| Tid { file: 0, tid };
+        let qemu = groups.called(tid(1), ("qemu-system-x86", 0));
+        assert_eq!(groups.called(tid(2), ("qemu-system-x86", 0)), qemu);
+        assert_eq!(groups.name(qemu), "qemu-system-x86");
+        let vcpus = [3, 4].map(|number| groups.called(tid(number), ("CPU 0/KVM", 0)));
+        assert_ne!(vcpus[0], vcpus[1]);
+        assert_eq!(vcpus.map(|vcpu| groups.common(vcpu)), ["CPU 0/KVM"; 2]);
     }
 }

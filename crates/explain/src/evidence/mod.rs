@@ -183,7 +183,6 @@ impl Gather {
         }
         merge.launched().for_each(|thread| evidence.started.launched(thread));
         evidence.own = evidence.started.groups(&evidence.groups);
-        evidence.own.extend(evidence.partners());
         evidence.late = evidence.late();
         evidence.xen.finish(evidence.last);
         evidence.doubt();

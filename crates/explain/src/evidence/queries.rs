@@ -7,8 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::walk::Seen;
 
-/// Wake-ups there and back from which two belong together.
-const PARTNERS: u64 = 20;
 /// The kernel's priority of a nice value of 0; lower goes first.
 const NORMAL_PRIO: i16 = 120;
 
@@ -36,40 +34,11 @@ impl Evidence {
         all
     }
 
-    /// The trace says who has the CPUs, and nothing of why.
-    pub fn only_switches(&self) -> bool {
-        let Seen { switches, syscalls, kvm_exits, wakes, .. } = self.seen_anywhere();
-        switches && !syscalls && !kvm_exits && !wakes
-    }
-
     /// How often threads of one name woke those of another.
     pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
         let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);
         let pairs = self.wakes.iter().filter(|((a, b), _)| is(a, by) && is(b, woken));
         pairs.map(|(_, count)| count).sum()
-    }
-
-    /// Those that one of our own and they wake each other often, most of their wake-ups: what is
-    /// not recorded to have been started belongs to it all the same.
-    pub(super) fn partners(&self) -> BTreeSet<GroupId> {
-        let mut pairs: BTreeMap<(GroupId, GroupId), u64> = BTreeMap::new();
-        let mut woken: BTreeMap<GroupId, u64> = BTreeMap::new();
-        let group = |tid: &Tid| self.groups.group_of(*tid);
-        for ((by, to), count) in &self.wakes {
-            let (Some(by), Some(to)) = (group(by), group(to)) else { continue };
-            *pairs.entry((by, to)).or_default() += count;
-            *woken.entry(to).or_default() += count;
-        }
-        let often = |own: GroupId, other: GroupId, to_own: u64| {
-            let asked = pairs.get(&(own, other)).copied().unwrap_or(0);
-            let all = woken.get(&other).copied().unwrap_or(0);
-            asked >= PARTNERS && to_own >= PARTNERS && asked * 2 >= all
-        };
-        let both = pairs.iter().filter(|((other, own), to_own)| {
-            let stranger = self.own.contains(own) && !self.own.contains(other);
-            stranger && !self.groups.is_kernel(*other) && often(*own, *other, **to_own)
-        });
-        both.map(|((other, _), _)| *other).collect()
     }
 
     /// Whose thread made the first of a group, where that is recorded.

@@ -19,11 +19,11 @@ use vmeter_trace::Context;
 const RECENT: usize = 32;
 
 /// Programs that record.
-const RECORDERS: [&str; 4] = ["perf", "trace-cmd", "strace", "vmeter"];
+const RECORDERS: [&str; 3] = ["perf", "strace", "vmeter"];
 
 /// True for a program that records: nobody waits for it.
 pub(crate) fn records(name: &str) -> bool {
-    RECORDERS.contains(&name)
+    RECORDERS.contains(&name.split('-').next().unwrap_or(name)) || name == "trace-cmd"
 }
 
 /// System calls that send to a socket, or make room for what is sent to it.

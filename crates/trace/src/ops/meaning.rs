@@ -66,6 +66,7 @@ pub(crate) const MEANINGS: &[(&str, Meaning)] = &[
     ("softirq_entry", Meaning::SoftirqEntry),
     ("softirq_exit", Meaning::SoftirqExit),
     ("page_fault_user", Meaning::PageFault),
+    ("page_fault_kernel", Meaning::PageFault),
     ("sched_process_fork", Meaning::Fork),
     ("contention_begin", Meaning::LockWait),
     ("contention_end", Meaning::LockWaited),

@@ -43,6 +43,7 @@ fn returned(result: &str) -> Option<i64> {
     let value = crate::text::number(words.next()?)? as i64;
     Some(match (value, words.next()) {
         (-1, Some("EAGAIN")) => -11,
+        (-1, Some("EEXIST")) => -17,
         (-1, Some("EBUSY")) => -16,
         _ => value,
     })

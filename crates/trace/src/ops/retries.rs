@@ -10,16 +10,17 @@ use crate::hash::FastMap;
 pub const BETWEEN_TRIES: &str = " between tries of ";
 /// Most threads whose last failure is remembered.
 const MOST: usize = 1 << 14;
-/// "Try again" and "busy" (include/uapi/asm-generic/errno-base.h).
-const AGAIN: [i64; 2] = [-11, -16];
+/// "Try again", "busy", and of a lock's file "exists" (include/uapi/asm-generic/errno-base.h).
+const AGAIN: [i64; 3] = [-11, -16, -17];
 /// What begins the names of calls that say so of a queue that is empty: who naps then has nothing to do.
 const EMPTY: [&str; 10] =
     ["read", "recv", "preadv", "accept", "epoll_", "poll", "ppoll", "select", "futex", "wait"];
 
-/// The call that failed last, by thread.
+/// The call that failed last, by thread, and whether it has succeeded since: once may be to let another
+/// lock go.
 #[derive(Debug, Default)]
 pub(super) struct Retries {
-    failed: FastMap<i32, NameId>,
+    failed: FastMap<i32, (NameId, bool)>,
 }
 
 impl Retries {
@@ -48,10 +49,16 @@ impl Retries {
         if AGAIN.contains(&returned) {
             let empty = EMPTY.iter().any(|begin| names.name(name).starts_with(begin));
             if !empty && (self.failed.len() < MOST || self.failed.contains_key(&tid)) {
-                self.failed.insert(tid, name);
+                self.failed.insert(tid, (name, false));
             }
-        } else if self.failed.get(&tid) == Some(&name) {
-            self.failed.remove(&tid);
+            return;
+        }
+        match self.failed.get_mut(&tid) {
+            Some((failed, again)) if *failed == name && !*again => *again = true,
+            Some((failed, _)) if *failed == name => {
+                self.failed.remove(&tid);
+            }
+            _ => {}
         }
     }
 
@@ -60,7 +67,7 @@ impl Retries {
         if self.failed.is_empty() || !["nanosleep", "clock_nanosleep"].contains(&nap) {
             return None;
         }
-        let failed = self.failed.remove(&tid)?;
+        let (failed, _) = self.failed.remove(&tid)?;
         let text = format!("{nap}{BETWEEN_TRIES}{}", names.name(failed));
         Some(names.id(&text))
     }
@@ -86,9 +93,16 @@ mod tests {
         run("pread64", Some(16));
         assert_eq!(run("clock_nanosleep", Some(0)), "clock_nanosleep between tries of fcntl");
         assert_eq!(run("clock_nanosleep", Some(0)), "", "each try has one");
+        run("fcntl", Some(-11));
+        run("fcntl", Some(0));
+        let unlocked = run("nanosleep", Some(0));
+        assert_eq!(unlocked, "nanosleep between tries of fcntl", "it lets another lock go");
         run("flock", Some(-11));
         run("flock", Some(0));
+        run("flock", Some(0));
         assert_eq!(run("nanosleep", Some(0)), "");
+        run("openat", Some(-17));
+        assert_eq!(run("nanosleep", Some(0)), "nanosleep between tries of openat");
         run("recvfrom", Some(-11));
         assert_eq!(run("nanosleep", Some(0)), "", "it has nothing to do");
     }
