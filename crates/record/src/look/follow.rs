@@ -60,7 +60,16 @@ pub struct Follower<'a> {
     later: Vec<News>,
     /// The last stamp of the trace; none where nothing is traced.
     traced: Option<u64>,
+    /// Where the kernel's image is, physically: another one's is elsewhere, and the first one's log stays in RAM.
+    place: Option<u64>,
+    /// Polls without news, and after how many the kernel is looked for anew.
+    quiet: u32,
+    patience: u32,
 }
+
+/// Polls without news after which a kernel is looked for anew at first, and at most.
+const QUIET: u32 = 10;
+const MOST_QUIET: u32 = 100;
 
 impl<'a> Follower<'a> {
     /// Follows from what is said from now on, or `all` that the guest's log has.
@@ -78,7 +87,18 @@ impl<'a> Follower<'a> {
 
     fn unread(vmm: &'a Vmm, cache: &'a Path) -> Self {
         let later = Vec::new();
-        Follower { vmm, cache, looked: None, next: 0, held: None, later, traced: None }
+        Follower {
+            vmm,
+            cache,
+            looked: None,
+            next: 0,
+            held: None,
+            later,
+            traced: None,
+            place: None,
+            quiet: 0,
+            patience: QUIET,
+        }
     }
 
     /// The VMM, once the guest's kernel was found in it.
@@ -94,6 +114,11 @@ impl<'a> Follower<'a> {
         if self.vmm.is_gone() {
             return Err(LookError::Gone(self.vmm.pid));
         }
+        if self.quiet >= self.patience {
+            // A guest that was reset leaves its first kernel's log as it was.
+            self.looked = None;
+            (self.quiet, self.patience) = (0, (self.patience * 2).min(MOST_QUIET));
+        }
         if self.looked.is_none() {
             match find_once(self.vmm, self.cache, self.cache) {
                 Ok(looked) => self.looked = Some(looked),
@@ -102,14 +127,27 @@ impl<'a> Follower<'a> {
             }
         }
         let Some(Looked { tracee, kernel }) = &mut self.looked else { return Ok(Vec::new()) };
-        let Ok((log, trace)) = kernel.look_into(tracee, read) else {
+        let both = |guest: &Guest<'_>| Ok((read(guest)?, guest.place().physical));
+        let Ok(((log, trace), place)) = kernel.look_into(tracee, both) else {
             // A guest that was restarted has its kernel elsewhere; its page tables may be in passing.
             self.looked = None;
             return Ok(Vec::new());
         };
-        let news = self.lines(log.records());
+        let restarted = self.place.replace(place).is_some_and(|before| before != place);
+        let mut news: Vec<News> = restarted.then(|| self.restarted()).into_iter().collect();
+        news.extend(self.lines(log.records()));
         let execs = trace.map(|trace| self.execs(trace)).unwrap_or_default();
-        Ok(self.in_order(news, execs))
+        let news = self.in_order(news, execs);
+        self.quiet = if news.is_empty() { self.quiet + 1 } else { 0 };
+        self.patience = if news.is_empty() { self.patience } else { QUIET };
+        Ok(news)
+    }
+
+    /// Begins anew with another kernel's log.
+    fn restarted(&mut self) -> News {
+        (self.next, self.held) = (0, None);
+        self.traced = self.traced.map(|_| 0);
+        News::Restarted
     }
 
     /// In order of time, as far as that is known by now.
@@ -128,9 +166,7 @@ impl<'a> Follower<'a> {
         let mut news = Vec::new();
         let Some(last) = records.last().map(|record| record.seq) else { return news };
         if last.saturating_add(1) < self.next {
-            news.push(News::Restarted);
-            (self.next, self.held) = (0, None);
-            self.traced = self.traced.map(|_| 0);
+            news.push(self.restarted());
         }
         if records.last() != self.held.as_ref() {
             self.held = records.pop();

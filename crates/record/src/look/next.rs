@@ -18,13 +18,14 @@ use crate::sources::guest_printk::GuestPrintk;
 use crate::sources::vmm_threads::VmmThreads;
 use regex::Regex;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 use vmeter_machine::launch::next::{heir, Executed};
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
+use vmeter_model::time::seconds;
 use vmeter_model::time::ClockReading;
-use vmeter_model::{MachineSpec, Moment, RunRecord, SCHEMA};
+use vmeter_model::{MachineSpec, Moment, Ns, RunRecord, SCHEMA};
 
 /// What is sampled while the VM starts.
 const SAMPLED: [&dyn AnyRecorder; 2] = [&VmmThreads, &GuestPages];
@@ -75,6 +76,8 @@ struct Kept {
     has_kernel: bool,
     /// Another came after it.
     was_restarted: bool,
+    /// How long its clock stood still, ns.
+    stood: Ns,
 }
 
 /// A VM that was followed.
@@ -101,10 +104,17 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
         sampled = begin(following, &vmm);
         (ended, kept) = wait(following, &vmm);
     }
-    let Kept { rings: kept, tied, at, has_kernel, was_restarted } = kept;
+    let Kept { rings: kept, tied, at, has_kernel, was_restarted, stood } = kept;
     let (mut run, mut warnings) = begun(following, &vmm, (first, outcome(following, ended)));
     if was_restarted {
         warnings.push(RESTARTED.into());
+    }
+    if stood > 0 {
+        warnings.push(format!(
+            "{PAUSED} for about {:.1} s while it was followed: the VM was paused. That time is \
+             in the span in which it fell, and times of before are that much late",
+            seconds(stood)
+        ));
     }
     // By now it is known whether it uses KVM.
     let there = ended != Ended::Gone;
@@ -187,9 +197,12 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 }
 
 /// Of a VM that was reset, or whose kernel started another.
-const RESTARTED: &str =
+pub const RESTARTED: &str =
     "the guest was restarted while it was followed: what its last kernel's log tells is told, and all before \
      is in the spans in front of that kernel";
+
+/// How it is said that the VM was paused.
+pub const PAUSED: &str = "the guest's clock stood still";
 
 /// How it is said that the VMM was seen to begin.
 pub const SEEN: &str = "the VMM was seen at its exec";
@@ -261,7 +274,10 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
         let has_kernel = ended == Ended::Up || stage.has_kernel.load(Ordering::Relaxed);
         let was_restarted = stage.was_restarted.load(Ordering::Relaxed);
         let tied = tied.join().unwrap_or(None);
-        (ended, Kept { rings, tied, at, has_kernel, was_restarted })
+        let stood = stage.stood.load(Ordering::Relaxed);
+        // What ties the clock is of before, or after, nobody knows.
+        let tied = tied.filter(|_| stood == 0);
+        (ended, Kept { rings, tied, at, has_kernel, was_restarted, stood })
     })
 }
 
@@ -271,6 +287,8 @@ struct Stage {
     has_kernel: AtomicBool,
     /// Another kernel came after the first.
     was_restarted: AtomicBool,
+    /// How long its clock stood still, ns.
+    stood: AtomicI64,
     is_over: AtomicBool,
 }
 
@@ -301,6 +319,7 @@ fn wait_until(
     let begun = Instant::now();
     let says = following.until.clone().unwrap_or(Until::SystemdReady).pattern();
     let (mut follower, mut last): (Option<Follower<'_>>, Instant) = (None, begun);
+    let mut clock = Clock::default();
     loop {
         if (following.interrupted)() {
             return Ended::Interrupted;
@@ -311,7 +330,10 @@ fn wait_until(
         if vmm.is_gone() {
             return Ended::Gone;
         }
+        let polled = clock::monotonic();
         let news = poll(&mut follower, vmm, following.cache);
+        let stood = news.as_ref().map_or(0, |news| clock.stood_still(news, polled));
+        stage.stood.fetch_add(stood, Ordering::Relaxed);
         let is_restart = |news: &Vec<News>| news.contains(&News::Restarted);
         stage.was_restarted.fetch_or(news.as_ref().is_ok_and(is_restart), Ordering::Relaxed);
         match news {
@@ -336,6 +358,43 @@ fn wait_until(
     }
 }
 
+/// The guest's clock against the host's, by when its lines were first seen.
+#[derive(Debug, Default)]
+struct Clock {
+    /// The least by which the host's clock was ahead of a line's stamp when that was there, ns.
+    ahead: Option<Ns>,
+    /// When the poll before began, and the one before that.
+    before: [Ns; 2],
+}
+
+impl Clock {
+    /// How long it stood still before what is new at a poll was said; 0 if it went on. All of that was said after the
+    /// last poll but one (a line is held back for one): if the clock had gone on, its stamps were later than that.
+    fn stood_still(&mut self, news: &[News], polled: Ns) -> Ns {
+        let [last, before] = self.before;
+        self.before = [polled, last];
+        if news.contains(&News::Restarted) {
+            self.ahead = None;
+        }
+        let stamps = news.iter().filter_map(|news| match news {
+            News::Line { ts_ns, .. } => Ns::try_from(*ts_ns).ok().filter(|ts| *ts > 0),
+            _ => None,
+        });
+        let Some(newest) = stamps.max() else { return 0 };
+        let stood = self.ahead.map_or(0, |ahead| before - newest - ahead);
+        let ahead = polled - newest;
+        if stood > STOOD {
+            self.ahead = Some(ahead);
+            return stood;
+        }
+        self.ahead = Some(self.ahead.map_or(ahead, |known| known.min(ahead)));
+        0
+    }
+}
+
+/// A guest's clock that counts ticks loses some tenths of a second on a busy host; a pause is longer.
+const STOOD: Ns = 1_000_000_000;
+
 fn poll<'a>(
     follower: &mut Option<Follower<'a>>,
     vmm: &'a Vmm,
@@ -354,5 +413,28 @@ fn is_up(news: &News, pattern: Option<&Regex>) -> bool {
     match news {
         News::Line { text, .. } => pattern.is_some_and(|pattern| pattern.is_match(text)),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_stood_still_is_told_from_a_guest_that_was_silent_and_a_reader_that_was_late() {
+        let s = 1_000_000_000;
+        let line = |ts_ns: u64| vec![News::Line { ts_ns, text: String::new() }];
+        let mut clock = Clock::default();
+        // Lines of before its clock began say nothing.
+        assert_eq!(clock.stood_still(&line(0), 100 * s), 0);
+        assert_eq!(clock.stood_still(&line(1_000_000_000), 101 * s), 0);
+        assert_eq!(clock.stood_still(&[], 105 * s), 0);
+        assert_eq!(clock.stood_still(&line(5_900_000_000), 106 * s), 0, "it was silent");
+        assert_eq!(clock.stood_still(&line(6_000_000_000), 110 * s), 0, "the reader was late");
+        assert_eq!(clock.stood_still(&[], 114 * s), 0);
+        assert_eq!(clock.stood_still(&[], 115 * s), 0);
+        // Said after 114 s, and stamped as at 111 s.
+        assert_eq!(clock.stood_still(&line(11_000_000_000), 116 * s), 3 * s);
+        assert_eq!(clock.stood_still(&line(13_000_000_000), 118 * s), 0, "from then on it goes on");
     }
 }
