@@ -19,6 +19,16 @@ fn fires(trace: &mut Trace, after_us: u64, woken: &str) {
     trace.switch(2, IDLE, "R", woken);
 }
 
+/// Writes to another, which had read for it, and reads.
+fn hands_over(trace: &mut Trace, own: &str, next: &str) {
+    trace.event(5, own, "sys_enter: NR 1 (3, 0, 40, 0, 0, 0)");
+    trace.wake(1, own, next);
+    trace.event(1, own, "sys_exit: NR 1 = 64");
+    trace.event(1, own, "sys_enter: NR 0 (3, 0, 40, 0, 0, 0)");
+    trace.switch(1, own, "S", next);
+    trace.event(1, next, "sys_exit: NR 0 = 64");
+}
+
 /// A client asks a server, which asks a store; that sleeps before it answers. A shell waits for a compiler
 /// all the time.
 fn asks(rounds: u32) -> Trace {
@@ -28,12 +38,7 @@ fn asks(rounds: u32) -> Trace {
     trace.switch(1, COMPILER, "R", CLIENT);
     for _ in 0..rounds {
         for (own, next) in [(CLIENT, SERVER), (SERVER, STORE)] {
-            trace.event(5, own, "sys_enter: NR 1 (3, 0, 40, 0, 0, 0)");
-            trace.wake(1, own, next);
-            trace.event(1, own, "sys_exit: NR 1 = 64");
-            trace.event(1, own, "sys_enter: NR 0 (3, 0, 40, 0, 0, 0)");
-            trace.switch(1, own, "S", next);
-            trace.event(1, next, "sys_exit: NR 0 = 64");
+            hands_over(&mut trace, own, next);
         }
         trace.event(1, STORE, "sys_enter: NR 230 (0, 0, 0, 0, 0, 0)");
         trace.switch(1, STORE, "S", COMPILER);
@@ -41,12 +46,7 @@ fn asks(rounds: u32) -> Trace {
         fires(&mut trace, 1_000, STORE);
         trace.event(1, STORE, "sys_exit: NR 230 = 0");
         for (own, next) in [(STORE, SERVER), (SERVER, CLIENT)] {
-            trace.event(5, own, "sys_enter: NR 1 (3, 0, 40, 0, 0, 0)");
-            trace.wake(1, own, next);
-            trace.event(1, own, "sys_exit: NR 1 = 64");
-            trace.event(1, own, "sys_enter: NR 0 (3, 0, 40, 0, 0, 0)");
-            trace.switch(1, own, "S", next);
-            trace.event(1, next, "sys_exit: NR 0 = 64");
+            hands_over(&mut trace, own, next);
         }
     }
     trace.switch(1, CLIENT, "S", COMPILER);

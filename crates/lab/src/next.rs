@@ -79,8 +79,7 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
 
 /// Refuses a VMM that goes on with a VM which was booted before.
 fn is_no_boot(executed: &Executed) -> Result<()> {
-    let vmm = backend::of_exec(&executed.image, &executed.argv);
-    match vmm.and_then(|vmm| vmm.restores(&executed.argv)) {
+    match backend::restores(&executed.image, &executed.argv) {
         None => Ok(()),
         Some(option) => Err(failure(
             Class::Answer,

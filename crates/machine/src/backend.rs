@@ -119,6 +119,11 @@ pub fn of_exec(image: &Path, argv: &[OsString]) -> Option<&'static dyn Dialect> 
     of_image(image).or_else(|| program.map(Path::new).find_map(of_image))
 }
 
+/// The option by which what was executed goes on with a VM that was booted before (`-incoming`), if any.
+pub fn restores(image: &Path, argv: &[OsString]) -> Option<&'static str> {
+    of_exec(image, argv)?.restores(argv)
+}
+
 /// What a VMM says itself in a line of its guest's console: which it is, and what.
 pub fn own_words(line: &str) -> Option<(&'static str, &str)> {
     dialects().find_map(|dialect| Some((dialect.vmm(), dialect.own_words(line)?)))

@@ -43,10 +43,6 @@ vmeter_base::words! {
     }
 }
 
-fn is_none_of(count: &u32) -> bool {
-    *count == 0
-}
-
 /// How a run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -205,7 +201,7 @@ pub struct RunRecord {
     /// Arguments that vmeter added for watching.
     pub injected: Vec<String>,
     /// How many VMMs were started only to be asked something (`-version`, `-machine none`).
-    #[serde(default, skip_serializing_if = "is_none_of")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub probes: u32,
     /// What was launched ended well, and its VMM or another process of it was still there.
     #[serde(skip)]
@@ -257,8 +253,8 @@ fn is_boot(origin: &Origin) -> bool {
     *origin == Origin::Boot
 }
 
-fn is_zero(ns: &Ns) -> bool {
-    *ns == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 impl RunRecord {

@@ -145,8 +145,6 @@ enum How {
 trait Source: std::fmt::Debug + Send {
     /// What is to be read when there are news.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// How the exec was seen, in words.
-    fn how(&self) -> &'static str;
     /// The news that are there.
     fn read(&mut self, reading: Reading) -> io::Result<Vec<Heard>>;
 }

@@ -381,8 +381,10 @@ impl Clock {
             _ => None,
         });
         let Some(newest) = stamps.max() else { return 0 };
-        let stood = self.ahead.map_or(0, |ahead| before - newest - ahead);
-        let ahead = polled - newest;
+        // A guest stamps as it likes.
+        let past = |at: Ns| at.saturating_sub(newest);
+        let stood = self.ahead.map_or(0, |ahead| past(before).saturating_sub(ahead));
+        let ahead = past(polled);
         if stood > STOOD {
             self.ahead = Some(ahead);
             return stood;
@@ -436,5 +438,7 @@ mod tests {
         // Said after 114 s, and stamped as at 111 s.
         assert_eq!(clock.stood_still(&line(11_000_000_000), 116 * s), 3 * s);
         assert_eq!(clock.stood_still(&line(13_000_000_000), 118 * s), 0, "from then on it goes on");
+        clock.stood_still(&line(i64::MAX as u64), 119 * s);
+        clock.stood_still(&line(1), 120 * s);
     }
 }

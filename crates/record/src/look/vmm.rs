@@ -66,7 +66,7 @@ impl Vmm {
     pub fn restores(&self) -> Option<&'static str> {
         let argv: Vec<OsString> = self.argv.iter().map(OsString::from).collect();
         let image = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
-        backend::of_exec(&image, &argv)?.restores(&argv)
+        backend::restores(&image, &argv)
     }
 
     /// The name that its VM was given (`-name`), if any.

@@ -312,8 +312,9 @@ impl BootReport<'_> {
     /// Failures and what the command was to say; of the rest, how much there is.
     fn brief_notices(&self) -> Vec<Notice> {
         let mut notices: Vec<Notice> = self.notices();
+        let has_failures = self.answer_has_failures();
         notices.retain(|notice| match notice.kind {
-            NoticeKind::Failure => !self.answer_has_failures(),
+            NoticeKind::Failure => !has_failures,
             NoticeKind::Warning => self.is_told(notice),
             NoticeKind::Note => self.result.said.contains(&notice.text),
             NoticeKind::Hint => false,

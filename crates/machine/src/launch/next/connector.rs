@@ -60,10 +60,6 @@ impl Source for Execs {
         self.0.as_fd()
     }
 
-    fn how(&self) -> &'static str {
-        "the kernel told of the end of its execve (proc connector)"
-    }
-
     fn read(&mut self, _: Reading) -> io::Result<Vec<Heard>> {
         let mut heard = Vec::new();
         let mut bytes = [0u8; 256];
@@ -71,7 +67,7 @@ impl Source for Execs {
             match net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
                 Ok((length, _)) => {
                     let exec = bytes.get(..length).and_then(exec);
-                    let how = self.how();
+                    let how = "the kernel told of the end of its execve (proc connector)";
                     heard.extend(exec.map(|(pid, exec_ns)| Heard {
                         pid,
                         exec_ns,

@@ -50,10 +50,6 @@ impl Source for Marked {
         self.0.as_fd()
     }
 
-    fn how(&self) -> &'static str {
-        "the kernel told of the begin of its execve (fanotify)"
-    }
-
     fn read(&mut self, reading: Reading) -> io::Result<Vec<Heard>> {
         let mut bytes = [0; 4096];
         let length = match self.0.read(&mut bytes) {
@@ -66,7 +62,7 @@ impl Source for Marked {
             pid,
             exec_ns: reading.now_ns,
             error_ns,
-            how: self.how(),
+            how: "the kernel told of the begin of its execve (fanotify)",
             is_through: false,
         };
         Ok(events(&bytes[..length]).into_iter().map(heard).collect())
