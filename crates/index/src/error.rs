@@ -7,9 +7,6 @@ use vmeter_session::folder::LockError;
 /// Why a question about saved runs has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
-    /// SQLite failed, and not because the file is damaged.
-    #[error("the index of saved runs: {0}")]
-    Sql(#[from] rusqlite::Error),
     /// A folder or file.
     #[error("{what} {}: {source}", path.display())]
     Io {
@@ -51,57 +48,6 @@ pub enum IndexError {
 }
 
 impl IndexError {
-    /// True if the file is no database, or one with damaged pages.
-    pub(crate) fn is_damage(&self) -> bool {
-        use rusqlite::ErrorCode::{
-            ConstraintViolation, DatabaseCorrupt, NotADatabase, SchemaChanged, TypeMismatch,
-        };
-        match self {
-            IndexError::Sql(rusqlite::Error::SqliteFailure(error, _)) => {
-                // What vmeter writes breaks no constraint of its own tables.
-                matches!(
-                    error.code,
-                    ConstraintViolation
-                        | DatabaseCorrupt
-                        | NotADatabase
-                        | SchemaChanged
-                        | TypeMismatch
-                )
-                    // A table that this version always makes is not there.
-                    || error.extended_code == rusqlite::ffi::SQLITE_ERROR
-            }
-            // A table that is not there, a column that holds something else.
-            IndexError::Sql(
-                rusqlite::Error::SqlInputError { .. }
-                | rusqlite::Error::InvalidColumnType(..)
-                | rusqlite::Error::IntegralValueOutOfRange(..)
-                | rusqlite::Error::FromSqlConversionFailure(..),
-            ) => true,
-            _ => false,
-        }
-    }
-
-    /// True if the file cannot be written where it is: a full disk, a read-only folder.
-    pub(crate) fn is_unwritable(&self) -> bool {
-        use rusqlite::ErrorCode::{
-            CannotOpen, DatabaseBusy, DiskFull, FileLockingProtocolFailed, PermissionDenied,
-            ReadOnly, SystemIoFailure,
-        };
-        match self {
-            IndexError::Sql(rusqlite::Error::SqliteFailure(error, _)) => matches!(
-                error.code,
-                CannotOpen
-                    | DatabaseBusy
-                    | DiskFull
-                    | FileLockingProtocolFailed
-                    | PermissionDenied
-                    | ReadOnly
-                    | SystemIoFailure
-            ),
-            _ => false,
-        }
-    }
-
     pub(crate) fn io(
         what: &'static str,
         path: impl Into<PathBuf>,

@@ -1,5 +1,7 @@
 //! Which sessions are meant.
 
+use crate::cache::Entry;
+use crate::machine::Machine;
 use crate::IndexError;
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +17,28 @@ pub struct Filter {
     pub since_s: Option<i64>,
     /// Older than this, s since the epoch.
     pub before_s: Option<i64>,
+}
+
+impl Filter {
+    /// True if the session's own facts match.
+    pub(crate) fn takes(&self, entry: &Entry) -> bool {
+        self.command.as_ref().is_none_or(|command| *command == entry.command)
+            && self.since_s.is_none_or(|since| since <= entry.started_s)
+            && self.before_s.is_none_or(|before| entry.started_s < before)
+    }
+
+    /// True if the machine matches each word, in upper or lower case.
+    pub(crate) fn wants(&self, machine: &Machine) -> bool {
+        let text = machine.text.to_ascii_lowercase();
+        self.machine.iter().all(|word| {
+            let word = word.to_ascii_lowercase();
+            match word.contains('=') {
+                // A value is whole, but for its unit.
+                true => ['\n', ' '].iter().any(|end| text.contains(&format!("\n{word}{end}"))),
+                false => text.contains(&word) || machine.id.starts_with(&word),
+            }
+        })
+    }
 }
 
 /// The last second that a session can have begun in, s since the epoch.
@@ -47,18 +71,6 @@ pub(crate) fn started_s(text: &str) -> i64 {
 fn seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Text as a LIKE pattern that matches it alone (ESCAPE '\').
-pub(crate) fn literal(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for c in text.chars() {
-        if matches!(c, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! What is remembered of a machine: one row, however many sessions booted it.
+//! What is kept of a machine: one line, however many sessions booted it.
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use vmeter_model::run::SessionMachine;
 
@@ -7,7 +8,7 @@ use vmeter_model::run::SessionMachine;
 const MAX_TEXT: usize = 64 << 10;
 
 /// A machine as the index has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     /// Names it: the same settings, versions and digests give the same.
     pub id: String,

@@ -5,9 +5,7 @@
 //! half removed is never taken for a session. Elsewhere, and where something else is in it,
 //! `session.json` goes first, and the folder stays with what is not vmeter's.
 
-use crate::filter::literal;
 use crate::{Index, IndexError};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use vmeter_session::folder::{self, Folder, Removal};
 
@@ -26,45 +24,6 @@ pub struct Removed {
 }
 
 impl Index {
-    /// The folder of the session called `given`: a name, the beginning of one, or a path.
-    ///
-    /// # Errors
-    /// [`IndexError::Unknown`], [`IndexError::Ambiguous`].
-    pub fn find(&mut self, given: &str) -> Result<PathBuf, IndexError> {
-        let text = given.trim_end_matches('/');
-        let found = self.healing(|index| index.paths("name = ?1", text))?;
-        let found = if found.is_empty() { self.by_path(text)? } else { found };
-        let found = if found.is_empty() && !text.is_empty() {
-            let pattern = format!("{}%", literal(text));
-            self.healing(|index| index.paths("name LIKE ?1 ESCAPE '\\'", &pattern))?
-        } else {
-            found
-        };
-        match found.as_slice() {
-            [] => Err(IndexError::Unknown(given.to_owned())),
-            [one] => Ok(one.clone()),
-            [first, ..] => Err(IndexError::Ambiguous {
-                given: given.to_owned(),
-                count: found.len(),
-                first: first.display().to_string(),
-            }),
-        }
-    }
-
-    fn by_path(&self, text: &str) -> Result<Vec<PathBuf>, IndexError> {
-        let path = std::path::absolute(text).unwrap_or_else(|_| text.into());
-        Ok(if folder::is_session(&path) { vec![path] } else { Vec::new() })
-    }
-
-    fn paths(&self, condition: &str, value: &str) -> Result<Vec<PathBuf>, IndexError> {
-        let sql = format!("SELECT path FROM session WHERE {condition} ORDER BY started_s");
-        let mut query = self.db.prepare_cached(&sql)?;
-        let rows = query.query_map([value], |row| {
-            Ok(PathBuf::from(std::ffi::OsString::from_vec(row.get(0)?)))
-        })?;
-        Ok(rows.collect::<Result<_, _>>()?)
-    }
-
     /// Removes a session, by its folder; `force` if with what has come into its checkout or
     /// into what is kept of commits.
     ///
@@ -85,13 +44,8 @@ impl Index {
             return Err(IndexError::NoSession(path.to_owned()));
         }
         let left = remove(path, (!in_place).then_some(runs.as_path()), &id, force)?;
-        let path = path.to_owned();
-        self.healing(|index| {
-            let write = index.db.transaction()?;
-            crate::scan::forget(&write, &path)?;
-            Ok(write.commit()?)
-        })?;
-        Ok(Removed { id, path, left })
+        self.sessions.remove(path);
+        Ok(Removed { id, path: path.to_owned(), left })
     }
 }
 

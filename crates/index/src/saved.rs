@@ -23,7 +23,7 @@ const RACY_NS: i128 = 2_000_000_000;
 const ELSEWHERE: &str = "saved-elsewhere";
 
 /// When a session's folder and its `runs` last changed, ns since the epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     pub session_ns: i64,
     pub runs_ns: i64,
@@ -108,7 +108,6 @@ impl Run {
 /// A session as read from its folder.
 #[derive(Debug)]
 pub(crate) struct Saved {
-    pub stamp: Stamp,
     /// None if `session.json` cannot be read.
     pub record: Option<SessionRecord<AnyPlanned>>,
     pub runs: Vec<Run>,
@@ -117,12 +116,11 @@ pub(crate) struct Saved {
 }
 
 /// Reads a session; none if the folder holds no `session.json`.
-pub(crate) fn read(dir: &Path, stamp: Stamp) -> Option<Saved> {
-    let stamp = stamp.trusted();
+pub(crate) fn read(dir: &Path) -> Option<Saved> {
     if !vmeter_session::is_saved(dir) {
         return None;
     }
-    let unread = |problem| Saved { stamp, record: None, runs: Vec::new(), problem: Some(problem) };
+    let unread = |problem| Saved { record: None, runs: Vec::new(), problem: Some(problem) };
     let session = match AnySession::open(dir) {
         Ok(session) => session,
         Err(problem) => return Some(unread(format!("{problem:#}"))),
@@ -136,7 +134,7 @@ pub(crate) fn read(dir: &Path, stamp: Stamp) -> Option<Saved> {
         1 => first.clone(),
         n => format!("{n} runs cannot be read: {first}"),
     });
-    Some(Saved { stamp, record: Some(session.record), runs, problem })
+    Some(Saved { record: Some(session.record), runs, problem })
 }
 
 /// Of the files in a folder, bytes.

@@ -56,7 +56,7 @@ pub struct List {
     /// Sessions at most, the latest (default: 20, in exports all).
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Build the index anew from the folders.
+    /// Read every session again, whatever the index has of it.
     #[arg(long)]
     pub rebuild: bool,
 }
@@ -136,10 +136,10 @@ const FOR_TOOLS: &[&str] = &["json", "csv"];
 fn list(arguments: &List, out: &Output) -> anyhow::Result<()> {
     let filter = filter(&arguments.which)?;
     let open = if arguments.rebuild { Index::rebuild } else { Index::open };
-    let mut index = open(&state_dir()?).map_err(failed)?;
+    let index = open(&state_dir()?).map_err(failed)?;
     let exported = out.exports.any_of(FOR_TOOLS);
     let limit = arguments.limit.unwrap_or(if exported { usize::MAX } else { SHOWN });
-    let mut result = listed(&mut index, &filter, limit, "saved")?;
+    let mut result = listed(&index, &filter, limit, "saved");
     result.envelope = envelope_now("runs list");
     if result.found == 0 && filter == Filter::default() {
         result.hints.push("vmeter boot  # make some".into());
@@ -163,7 +163,7 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
         before_s: arguments.older_than.as_deref().map(when).transpose()?,
         since_s: None,
     };
-    let mut result = listed(&mut index, &filter, usize::MAX, action)?;
+    let mut result = listed(&index, &filter, usize::MAX, action);
     if arguments.older_than.is_none() {
         let paths = arguments.sessions.iter().map(|name| index.find(name));
         let paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(failed)?;
@@ -283,41 +283,17 @@ struct Indexed<'a> {
 
 impl RunSource for Indexed<'_> {
     fn for_each(&self, each: &mut dyn FnMut(SavedRun) -> io::Result<()>) -> io::Result<()> {
-        self.index.runs(self.filter, |run| each(run).map_err(Ended::Each)).map_err(|ended| {
-            match ended {
-                Ended::Each(error) => error,
-                Ended::Index(error) => io::Error::other(format!(
-                    "{error}; `vmeter runs list --rebuild` builds the index anew"
-                )),
-            }
-        })
+        self.index.runs(self.filter, each)
     }
 }
 
-/// Why an export ended early.
-enum Ended {
-    Each(io::Error),
-    Index(IndexError),
-}
-
-impl From<IndexError> for Ended {
-    fn from(error: IndexError) -> Self {
-        Ended::Index(error)
-    }
-}
-
-fn listed(
-    index: &mut Index,
-    filter: &Filter,
-    limit: usize,
-    action: &str,
-) -> anyhow::Result<RunsResult> {
-    let listing = index.sessions(filter, limit).map_err(failed)?;
+fn listed(index: &Index, filter: &Filter, limit: usize, action: &str) -> RunsResult {
+    let listing = index.sessions(filter, limit);
     let problem = |session: &vmeter_index::result::SavedSession| {
         session.problem.as_ref().map(|problem| format!("{}: {problem}", session.id))
     };
     let problems = listing.sessions.iter().filter_map(problem);
-    Ok(RunsResult {
+    RunsResult {
         warnings: index.notes().iter().cloned().chain(problems).collect(),
         action: action.into(),
         sessions: listing.sessions,
@@ -325,7 +301,7 @@ fn listed(
         runs: listing.runs,
         bytes: listing.bytes,
         ..RunsResult::default()
-    })
+    }
 }
 
 fn warn(index: &Index, out: &Output) {

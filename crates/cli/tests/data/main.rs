@@ -340,21 +340,3 @@ fn what_cannot_be_answered_is_refused_before_the_first_run() {
     refused(&shown, "timelines");
     assert_eq!((shown.stdout.as_str(), export.exists()), ("", false));
 }
-
-/// Row 55.
-#[test]
-fn an_index_that_works_against_vmeter_is_built_anew() {
-    let lab = Lab::new();
-    boots(&lab, "a");
-    assert_eq!(lab.run(&["runs", "list"]).status, 0);
-    let index = lab.path("vmeter/index.sqlite");
-    let db = rusqlite::Connection::open(&index).expect("the index");
-    db.execute_batch("CREATE TRIGGER hostile AFTER INSERT ON run BEGIN DELETE FROM session; END;")
-        .expect("a trigger");
-    drop(db);
-    boots(&lab, "b");
-    let ran = lab.run(&["runs", "list"]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    assert!(ran.stdout.contains("built anew"), "{}", ran.stdout);
-    assert_eq!(lab.json(&["runs", "list"])["found"], 2);
-}
