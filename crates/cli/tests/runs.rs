@@ -188,14 +188,6 @@ fn the_gate_of_a_session_is_its_own() {
     assert_eq!(resumed(&["--fail-if-slower", "30"]).status, 0);
     let other = resumed(&["--fail-if-slower", "5"]);
     assert!(other.status == 2 && other.stderr.contains("--fail-if-slower"), "{}", other.stderr);
-    // Older sessions have it in their words alone.
-    let file = saved.join("session.json");
-    let mut record: Value =
-        serde_json::from_slice(&std::fs::read(&file).expect("a session")).expect("JSON");
-    assert!(record.as_object_mut().expect("an object").remove("gate").is_some());
-    std::fs::write(&file, record.to_string()).expect("written");
-    let older = resumed(&["--trust"]);
-    assert!(older.status == 0 && older.stderr.contains("gate: "), "{}", older.stderr);
     let boot = ["boot", "--vmm", "mock", "--machine", text(&machine), "--warmup", "0"];
     let base = lab.path("base");
     assert_eq!(lab.run(&[&boot[..], &["--runs", "6", "--save", text(&base)]].concat()).status, 0);

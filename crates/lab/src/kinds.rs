@@ -49,11 +49,6 @@ pub fn answer(dir: &Path) -> Result<Box<dyn Answer>> {
 /// # Errors
 /// As [`answer`], and [`Experiment::marked`].
 pub fn marked(dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
-    if !is_saved(dir) {
-        if let Some(answer) = KINDS.iter().find_map(|kind| kind.legacy(dir)) {
-            return answer;
-        }
-    }
     let session = AnySession::open(dir)?;
     let kind = of(&session)?;
     if session.record.machines.is_empty() {

@@ -3,7 +3,6 @@
 use crate::asked::{Asked, MigrateOptions};
 use crate::data::{Measured, MigrateOutcome, Migration};
 use crate::error::MigrateError;
-use crate::legacy;
 use crate::machines::describe;
 use crate::parameters::Point;
 use crate::plan::{plan, PlannedMigration};
@@ -38,9 +37,6 @@ const TSC_WINDOW_NS: i64 = 50_000_000;
 pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<MigrateResult> {
     // Machines and plan are worked out before the folder is made: a typo leaves none behind.
     let first = clock::read();
-    if let Some(dir) = &options.runs.resume {
-        legacy::check_resumed(dir)?;
-    }
     let saved = resumed(KIND, &options.runs, watch, |session: &Session<_>, given| {
         session.asked::<Asked>()?.note_given(options, given);
         Ok(())
@@ -214,11 +210,6 @@ impl Experiment for Kind {
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         Ok(Box::new(summary::result(&Session::open(dir)?)?))
-    }
-
-    fn legacy(&self, dir: &Path) -> Option<Result<Box<dyn Answer>>> {
-        let found = legacy::result(dir)?;
-        Some(found.map(|result| Box::new(result) as Box<dyn Answer>))
     }
 
     fn cut(&self) -> Result<&dyn Cut, &'static str> {

@@ -16,7 +16,6 @@ mod figures;
 mod finish;
 pub mod guest;
 mod heart;
-mod legacy;
 mod machines;
 pub mod parameters;
 mod plan;

@@ -199,7 +199,7 @@ pub struct FailedRun {
     pub run: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What ended it, by evidence; none where an older vmeter did not look.
+    /// What ended it, by evidence, if it is known.
     pub end: Option<End>,
 }
 

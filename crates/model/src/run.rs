@@ -100,8 +100,7 @@ pub enum Fault {
     Guest,
     /// The VMM's.
     Vmm,
-    /// This host's or vmeter's own: a full disk, say. Such runs are not saved, and repeated
-    /// where an older vmeter saved one.
+    /// This host's or vmeter's own: a full disk, say. Such runs are not saved.
     Host,
 }
 
@@ -214,14 +213,14 @@ pub struct RunRecord {
     /// End of the run after exec, ns: the VMM reaped, or the ready point.
     pub total_ns: Ns,
     /// How long vmeter held the VMM to look into it once its guest was done, ns: no part of
-    /// [`RunRecord::total_ns`], nor of a moment after it. 0 in older sessions, which have it in both.
+    /// [`RunRecord::total_ns`], nor of a moment after it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub looked_ns: Ns,
     /// Clock readings, at least one before the exec and one after the exit.
     pub clocks: Vec<ClockReading>,
     /// How it ended.
     pub outcome: Outcome,
-    /// What ended it, by evidence; none where an older vmeter did not look.
+    /// What ended it, by evidence, if it is known.
     #[serde(default, deserialize_with = "End::lenient", skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// Resources of the VMM's process.
@@ -365,7 +364,7 @@ pub struct SessionRecord<P = PlannedRun> {
     /// What other hosts than `host` carried out of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shares: Vec<crate::shard::HostShare>,
-    /// The folder that it was begun in, from which relative paths lead; none in older sessions.
+    /// The folder that it was begun in, from which relative paths lead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<std::path::PathBuf>,
     /// Programs and scripts that are run, by their paths, with what tells one that was changed:

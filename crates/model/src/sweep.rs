@@ -29,7 +29,7 @@ pub struct SweptRun {
     pub index: u32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What ended it, by evidence; none where an older vmeter did not look.
+    /// What ended it, by evidence, if it is known.
     pub end: Option<End>,
     /// Length, s; of an icount run the guest's virtual time.
     pub total_s: f64,

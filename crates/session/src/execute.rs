@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::SystemTime;
-use vmeter_model::run::{Fault, Outcome, Planned, RunHead, SessionMachine};
+use vmeter_model::run::{Outcome, Planned, RunHead, SessionMachine};
 use vmeter_model::time::{ClockReading, Ns};
 use vmeter_model::SCHEMA;
 
@@ -110,10 +110,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let (finished, warnings) = session.finished_as::<R::Run>()?;
-    // An older vmeter saved failures of its own, which say nothing of what is measured.
-    let counts = |run: &R::Run| run.outcome().fault() != Some(Fault::Host);
-    let finished: BTreeSet<u32> =
-        finished.iter().filter(|(_, run)| counts(run)).map(|(_, run)| run.index()).collect();
+    let finished: BTreeSet<u32> = finished.iter().map(|(_, run)| run.index()).collect();
     for warning in &warnings {
         watch.progress.warn(&format!("{warning}: this run is repeated"));
     }

@@ -58,13 +58,6 @@ pub trait Experiment: Sync {
         Err(usage(format!("--mark: a session of vmeter {} has no console to mark", self.kind())))
     }
 
-    /// What a folder without a `session.json` comes to, if an older vmeter saved this kind in
-    /// it; nothing if it did not.
-    fn legacy(&self, dir: &Path) -> Option<Result<Box<dyn Answer>>> {
-        let _ = dir;
-        None
-    }
-
     /// How its sessions are cut into shards and put together again, or why they are not.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ pub fn check(dir: &Path, trusted: bool, watch: &mut Watch<'_>) -> Result<()> {
     }
     let shown = dir.display();
     let mut text = format!(
-        "{shown} was not made by this user's vmeter (or by an older one), or was copied or changed since. To go on with it is to run what it says:"
+        "{shown} was not made by this user's vmeter or was copied or changed since. To go on with it is to run what it says:"
     );
     let all = commands(dir);
     for line in all.iter().take(SHOWN) {

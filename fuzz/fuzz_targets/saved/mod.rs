@@ -38,16 +38,16 @@ fn files(folder: &Path, of: fn(&Path) -> bool, found: &mut Vec<PathBuf>) {
     found.sort();
 }
 
-/// The sessions of an older vmeter, unpacked; as the test `mutations` has them for the seeds.
+/// The saved sessions, unpacked; as the test `mutations` has them for the seeds.
 fn unpacked(of: fn(&Path) -> bool) -> (tempfile::TempDir, Vec<Saved>) {
-    let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/sessions/946ecbb.tar.gz");
+    let archive = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/sessions/saved.tar.gz");
     let folder = tempfile::tempdir().expect("scratch space");
     let tar = Command::new("tar").args(["-xzf", archive, "-C"]).arg(folder.path()).status();
     assert!(tar.expect("tar").success());
     let entries = std::fs::read_dir(folder.path()).expect("sessions").flatten();
     let mut dirs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     dirs.sort();
-    let saved = dirs.into_iter().filter(|dir| !dir.ends_with("expected")).map(|dir| {
+    let saved = dirs.into_iter().map(|dir| {
         let mut found = Vec::new();
         files(&dir, of, &mut found);
         Saved { dir, files: found }

@@ -38,54 +38,26 @@ impl FailIfSlower {
     }
 }
 
-/// The gate that a session that is gone on with was told when it began: it holds for all of its
-/// runs. Older sessions have it in their argument vector alone.
-pub struct Begun {
-    kept: Option<AskedGate>,
-    argv: Vec<String>,
-    working_dir: Option<PathBuf>,
-}
+/// The gate that a session was begun with: it holds for all of its runs.
+pub struct Begun(AskedGate);
 
 impl Begun {
-    /// Of the session in that folder; of none, nothing.
+    /// Of the session in that folder; of none, no gate.
     pub fn of(resume: Option<&Path>) -> Begun {
         let record = resume.and_then(|dir| AnySession::open(dir).ok()).map(|s| s.record);
-        record.map_or(Begun { kept: None, argv: Vec::new(), working_dir: None }, |record| Begun {
-            kept: record.gate,
-            argv: record.argv,
-            working_dir: record.working_dir,
-        })
-    }
-
-    /// The value of an option of vmeter's own.
-    fn value(&self, option: &str) -> Option<&str> {
-        let own: Vec<&String> = self.argv.iter().take_while(|word| *word != "--").collect();
-        let joined = own.iter().find_map(|word| word.strip_prefix(option)?.strip_prefix('='));
-        let apart = || own.windows(2).find(|pair| pair[0] == option).map(|pair| pair[1].as_str());
-        joined.or_else(apart)
+        Begun(record.and_then(|record| record.gate).unwrap_or_default())
     }
 
     /// The gate: what is asked now, or what was asked then.
     pub fn limit(&self, asked: FailIfSlower) -> Option<Limit> {
-        let then = || {
-            if let Some(kept) = &self.kept {
-                let inconclusive = kept.inconclusive.as_deref().and_then(|word| word.parse().ok());
-                return kept.fail_if_slower.map(|percent| Limit { percent, inconclusive });
-            }
-            let percent = super::percent(self.value("--fail-if-slower")?).ok()?;
-            let inconclusive = self.value("--inconclusive").and_then(|word| word.parse().ok());
-            Some(Limit { percent, inconclusive })
-        };
-        asked.limit().or_else(then)
+        let inconclusive = || self.0.inconclusive.as_deref().and_then(|word| word.parse().ok());
+        let then = |percent| Limit { percent, inconclusive: inconclusive() };
+        asked.limit().or_else(|| self.0.fail_if_slower.map(then))
     }
 
     /// What it was held against.
     pub fn baseline(&self) -> Option<PathBuf> {
-        if let Some(kept) = &self.kept {
-            return kept.baseline.clone();
-        }
-        let path = Path::new(self.value("--baseline")?);
-        Some(self.working_dir.as_ref().map_or_else(|| path.into(), |dir| dir.join(path)))
+        self.0.baseline.clone()
     }
 }
 
@@ -107,27 +79,17 @@ pub fn ruled(status: Status, gates: &[Gate]) -> Status {
 mod tests {
     use super::*;
 
-    fn begun(words: &[&str]) -> Begun {
-        let argv = words.iter().map(|word| (*word).to_owned()).collect();
-        Begun { kept: None, argv, working_dir: Some("/home/u".into()) }
-    }
-
     #[test]
     fn a_gate_is_kept() {
         let nothing = FailIfSlower { fail_if_slower: None, inconclusive: None };
-        let limit = |words| begun(words).limit(nothing).map(|l| (l.percent, l.inconclusive));
-        let words: &[&str] = &["vmeter", "bench", "--fail-if-slower", "1.5"];
-        assert_eq!(limit(words), Some((1.5, None)));
-        let words: &[&str] = &["vmeter", "bench", "--fail-if-slower=2", "--inconclusive", "pass"];
-        assert_eq!(limit(words), Some((2.0, Some(Inconclusive::Pass))));
-        assert_eq!(limit(&["vmeter", "boot", "--", "vmm", "--fail-if-slower", "3"]), None);
-        let asked = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
-        assert_eq!(begun(words).limit(asked).map(|l| l.percent), Some(4.0));
-        let words: &[&str] = &["vmeter", "boot", "--baseline", "before"];
-        assert_eq!(begun(words).baseline(), Some("/home/u/before".into()));
-        let asked = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
-        let kept = Begun { kept: Some(asked.kept(Some(Path::new("/b")))), ..begun(words) };
-        assert_eq!(kept.limit(nothing).map(|l| l.percent), Some(4.0));
-        assert_eq!(kept.baseline(), Some("/b".into()), "what is kept comes before words");
+        let four = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
+        let two = FailIfSlower { fail_if_slower: Some(2.0), ..four };
+        let none = Begun(AskedGate::default());
+        assert!(none.limit(nothing).is_none() && none.baseline().is_none());
+        assert_eq!(none.limit(four).map(|l| l.percent), Some(4.0));
+        let kept = Begun(four.kept(Some(Path::new("/b"))));
+        assert_eq!(kept.limit(nothing).map(|l| (l.percent, l.inconclusive)), Some((4.0, None)));
+        assert_eq!(kept.limit(two).map(|l| l.percent), Some(2.0));
+        assert_eq!(kept.baseline(), Some("/b".into()));
     }
 }

@@ -255,10 +255,10 @@ fn numbers_and_lists_are_bounded() {
     }
 }
 
-/// Unpacks the sessions of an older vmeter.
+/// Unpacks the saved sessions.
 fn sessions(to: &Path) {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sessions");
-    let archive = archive.join("946ecbb.tar.gz");
+    let archive = archive.join("saved.tar.gz");
     std::fs::create_dir_all(to).expect("scratch space");
     let tar = std::process::Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(to).status();
     assert!(tar.expect("tar").success());

@@ -61,19 +61,9 @@ fn only_what_vmeter_wrote_is_removed() {
     }
 }
 
-/// A session of an older vmeter has no marker, and can lie among things of the user's.
 #[test]
-fn an_older_session_among_the_users_things() {
+fn a_folder_of_another_program_is_not_removed() {
     let lab = Lab::new();
-    let dir = boots(&lab, "old");
-    std::fs::remove_file(dir.join("vmeter-session")).expect("the marker");
-    let mine = ["runs/exp1/weights", "builds/x", "checkout/dear", "kept/x"];
-    write(&dir, &mine);
-    assert_eq!(lab.run(&["runs", "rm", text(&dir)]).status, 0);
-    for file in mine {
-        assert_eq!(std::fs::read(dir.join(file)).expect(file), file.as_bytes());
-    }
-    // A file of another program, with a name that vmeter uses as well.
     let other = lab.path("other");
     write(&other, &["session.json"]);
     refused(&lab.run(&["runs", "rm", text(&other)]), "nothing is removed");

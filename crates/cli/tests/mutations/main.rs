@@ -103,35 +103,16 @@ fn draw(report: &dyn Report) {
     }
 }
 
-/// The sessions of older vmeters, unpacked.
+/// The saved sessions, unpacked.
 fn sessions(folder: &Path) -> Vec<PathBuf> {
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/sessions");
-    let archive = archive.join("946ecbb.tar.gz");
+    let archive = archive.join("saved.tar.gz");
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(folder).status();
     assert!(tar.expect("tar").success());
     let entries = std::fs::read_dir(folder).expect("sessions").flatten().map(|e| e.path());
-    let mut all: Vec<PathBuf> = entries.filter(|path| !path.ends_with("expected")).collect();
+    let mut all: Vec<PathBuf> = entries.collect();
     all.sort();
     all
-}
-
-/// Sessions of kinds that older vmeters had not, made by this one.
-fn newer_sessions(folder: &Path) -> Vec<PathBuf> {
-    let of = |line: &str| {
-        let mut words: Vec<&str> = line.split(' ').collect();
-        let dir = folder.join(words[0]);
-        words.splice(1..1, ["--save", dir.to_str().expect("a path of ours")]);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_vmeter"));
-        let output = command.args(words).env("XDG_STATE_HOME", folder).output();
-        assert!(output.expect("vmeter runs").status.success(), "{line}");
-        dir
-    };
-    [
-        "findings udev-settle console-log --vmm mock --warmup 0 --runs 2",
-        "memory --warmup 0 --runs 2 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.05",
-    ]
-    .map(of)
-    .into()
 }
 
 /// Files below a folder.
@@ -185,7 +166,6 @@ fn damage_sessions(what: &str, of: impl Fn(&Path) -> bool) {
     std::fs::create_dir(&folder).expect("scratch space");
     let sessions: Vec<(PathBuf, Vec<PathBuf>)> = sessions(&folder)
         .into_iter()
-        .chain(newer_sessions(&folder))
         .filter_map(|session| {
             let mut all = Vec::new();
             files(&session, &mut all);

@@ -199,11 +199,6 @@ fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Resul
     if wanted.starts_with(begun) {
         return Ok(wanted);
     }
-    // An older vmeter drew other orders: its blocks stay, and new ones follow.
-    if warmups == had_warmups as usize && runs >= had_runs {
-        let more = wanted.into_iter().skip(begun.len());
-        return Ok(begun.iter().copied().chain(more).collect());
-    }
     Err(usage(format!(
         "{} was begun with {} and {} of each machine: go on with it with more --runs, or without --runs and --warmup",
         dir.display(),

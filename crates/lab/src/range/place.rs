@@ -70,7 +70,7 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// What was added to a session; nothing to one of an older vmeter.
+    /// What was added to a session; nothing to one that has just begun.
     pub fn of(record: &SessionRecord) -> Self {
         Self::deserialize(&record.asked).unwrap_or_default()
     }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use vmeter_model::range::RangeRecord;
-use vmeter_model::run::{Fault, Outcome, PlannedRun, RunRecord, SessionMachine};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
 use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{cache_dir, identity, one_run, Runner, Session, Watch};
 
@@ -74,10 +74,8 @@ impl<'a> Search<'a> {
             self.machines.insert(commit, machine);
         }
         let (runs, _) = self.session.finished()?;
-        // An older vmeter saved failures of its own.
-        let counts = |run: &RunRecord| run.outcome.fault() != Some(Fault::Host);
         let (own, _) = decision::comparable(&self.session.record, runs.iter().map(|(_, run)| run));
-        for (dir, run) in runs.iter().filter(|(_, run)| counts(run)) {
+        for (dir, run) in &runs {
             self.finished.insert(run.index);
             let Some(of) = self.record.of_label(&run.label) else { continue };
             let foreign = self.record.bisect && !own.contains(&run.index);

@@ -155,7 +155,6 @@ pub fn over(folders: &[PathBuf]) -> TrendResult {
             Level::None => {}
         }
     }
-    join_older(&mut machines);
     let copies = machines.values_mut().map(without_copies).sum();
     let all = machines.len();
     let mut machines: Vec<MachineTrend> = machines
@@ -189,21 +188,6 @@ fn of_machine(key: Key, mut sessions: Vec<SessionLevel>) -> MachineTrend {
     let step = detectable_among(&logs, &cuts, ALPHA, POWER);
     let detectable_pct = step.map(|step| 100.0 * step.exp_m1());
     MachineTrend { argv, hostname, watch, measured_to, sessions, detectable_pct, changes }
-}
-
-/// An older vmeter did not note what a run was measured to: its sessions are of the one end that
-/// this machine was measured to since, if there is one.
-fn join_older(machines: &mut BTreeMap<Key, Vec<SessionLevel>>) {
-    let older: Vec<Key> = machines.keys().filter(|key| key.3.is_empty()).cloned().collect();
-    for key in older {
-        let same = |other: &&Key| (&other.0, &other.1, &other.2) == (&key.0, &key.1, &key.2);
-        let since: Vec<Key> =
-            machines.keys().filter(same).filter(|other| **other != key).cloned().collect();
-        if let [since] = since.as_slice() {
-            let sessions = machines.remove(&key).unwrap_or_default();
-            machines.entry(since.clone()).or_default().extend(sessions);
-        }
-    }
 }
 
 /// The sessions in a folder, or the one that it is.

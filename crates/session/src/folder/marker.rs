@@ -1,6 +1,6 @@
 //! `vmeter-session`: says that vmeter made the folder that it lies in.
 
-use super::names::{CHECKOUT, MARKER};
+use super::names::MARKER;
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -56,15 +56,7 @@ pub(super) fn put(dir: &Path) -> Result<()> {
 
 /// True if vmeter made the folder `name` in the session's folder `dir`, with all that is in it.
 pub(super) fn is_tree(dir: &Path, name: &str) -> bool {
-    match read(dir) {
-        Some(marker) => marker.trees.iter().any(|tree| tree == name),
-        // An older vmeter noted nothing. Its checkout borrows the objects of another.
-        None => {
-            name == CHECKOUT
-                && dir.join("checkout.cloned").is_file()
-                && dir.join(name).join(".git/objects/info/alternates").is_file()
-        }
-    }
+    read(dir).is_some_and(|marker| marker.trees.iter().any(|tree| tree == name))
 }
 
 /// The folder `name` in the session's folder `dir`, which is vmeter's from now on, whatever

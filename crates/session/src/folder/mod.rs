@@ -2,8 +2,7 @@
 //!
 //! vmeter saves only in a folder that it made, or that was empty, and marks it at once
 //! ([`marker`]); it removes only what it wrote, by name ([`names`], [`remove`]); and one vmeter
-//! is at work in it at a time ([`lock`]). Sessions of older vmeters have no marker; their
-//! `session.json` stands for it.
+//! is at work in it at a time ([`lock`]).
 
 mod lock;
 mod marker;
@@ -26,8 +25,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::{files, shell};
 
-/// A larger session.json is not vmeter's, bytes.
-const MAX_JSON: u64 = 64 << 20;
 /// What goes last.
 const MARKER_AND_LOCK: [&str; 2] = [names::MARKER, lock::NAME];
 /// Entries that a message names.
@@ -128,18 +125,9 @@ fn taken(dir: &Path) -> Result<Lock> {
     })
 }
 
-/// True if vmeter made the folder: by its marker, or in a session of an older vmeter by what
-/// its `session.json` says of itself.
+/// True if vmeter made the folder, by its marker.
 pub fn is_vmeters(dir: &Path) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Any {
-        schema: String,
-    }
-    let older = || {
-        let bytes = vmeter_base::files::read_limited(&dir.join(SESSION), MAX_JSON).ok()?;
-        serde_json::from_slice::<Any>(&bytes).ok()
-    };
-    marker::is_in(dir) || older().is_some_and(|any| any.schema.starts_with("vmeter/"))
+    marker::is_in(dir)
 }
 
 /// True for the folder of a session, or of one that was only begun.
