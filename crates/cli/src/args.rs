@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 /// Where a virtual machine's milliseconds go, and what would get them back.
 #[derive(Debug, Parser)]
-#[command(name = "vmeter", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "vmeter", version, max_term_width = 80, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -42,50 +42,50 @@ pub enum Generate {
 pub enum Command {
     /// Boot a machine several times and account for every millisecond.
     Boot(boot::Boot),
-    /// Time whole boots with nothing attached; compare machines.
+    /// Time whole boots with nothing attached, and compare machines.
     Bench(bench::Bench),
-    /// How each phase grows with a setting, and where it jumps.
+    /// Show how each phase grows with a setting, and where it jumps.
     Sweep(sweep::Sweep),
-    /// Which commit of a git range made it slower.
+    /// Find which commit of a git range made it slower.
     Range(range::Range),
-    /// Which known causes of a slow boot are here, and what each costs.
+    /// Measure the known causes of a slow boot.
     Findings(findings::Findings),
-    /// What changed between two saved runs, and is it real?
+    /// Compare two saved runs.
     Diff(diff::Diff),
-    /// Put the shards of a sweep together into one session.
+    /// Join the shards of a sweep or a range.
     Merge(merge::Merge),
-    /// Saved runs: list them, remove them, export them to other tools.
+    /// List, compare, remove and export saved runs.
     #[command(subcommand)]
     Runs(runs::Runs),
-    /// How a VM that runs already has booted, told from its RAM, and what its log says now.
+    /// Read the boot of a running VM from its RAM, and follow its log.
     Look(look::Look),
-    /// How VMs booted that libvirt or another program started: each is recorded, without root.
+    /// Record each VM that libvirt or a script starts, without root.
     #[command(subcommand, long_about = shim::ABOUT)]
     Shim(shim::Shim),
     /// Show a saved run again.
     Show(show::Show),
-    /// Write a saved run as a report (HTML by its name, or another format).
+    /// Write a saved run as HTML, JSON, CSV, Markdown or Perfetto.
     Report(report::Report),
-    /// What the guest uses inside, and the VMM outside.
+    /// Show what memory the guest and the VMM use.
     Memory(memory::Memory),
-    /// What each way of harvesting dirty pages costs, slot by slot.
+    /// Measure what each way of harvesting dirty pages costs.
     Dirty(dirty::Dirty),
-    /// How long a live migration takes, and its downtime, at a given dirty rate.
+    /// Measure live migrations and their downtime by dirty rate.
     Migrate(migrate::Migrate),
-    /// What MSI-X vectors cost to set up: per vector, per device, in one commit.
+    /// Measure what setting up MSI-X vectors costs.
     Irq(irq::Irq),
-    /// Why it is slow: a chain of causes from traces, each link with its evidence.
+    /// Say why it is slow: a chain of causes from traces.
     Explain(explain::Explain),
-    /// Record, read, count and convert traces of hosts, guests and device models.
+    /// Record, count, print and convert traces.
     #[command(subcommand)]
     Trace(trace::Trace),
-    /// Fetch and list the kernels that are booted.
+    /// Fetch, list and build kernels.
     #[command(subcommand)]
     Kernel(kernel::Kernel),
-    /// Build the initramfs that is booted.
+    /// Build the initramfs that vmeter boots.
     #[command(subcommand)]
     Appliance(appliance::Appliance),
-    /// What this host can measure, and what would mend what it can't.
+    /// Say what this host can measure, and how to fix the rest.
     Doctor(doctor::Doctor),
 }
 

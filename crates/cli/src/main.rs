@@ -20,6 +20,7 @@ macro_rules! eprintln {
 mod args;
 mod commands;
 mod files;
+mod help;
 mod options;
 mod output;
 mod progress;
@@ -78,7 +79,7 @@ fn with_enough_stack(work: fn() -> ExitCode) -> ExitCode {
 }
 
 fn vmeter() -> ExitCode {
-    let mut known = Cli::command();
+    let mut known = help::with_screens(Cli::command());
     known.build();
     let matches = known.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -90,7 +91,7 @@ fn vmeter() -> ExitCode {
     }
     let Some(command) = cli.command else {
         // As if `vmeter --help` had been typed, on the stream of errors.
-        eprint!("{}", Cli::command().render_help());
+        eprint!("{}", known.render_help());
         return ExitCode::from(2);
     };
     match files::check(&known, &matches).and_then(|()| run(command, &cli.output)) {
@@ -165,7 +166,7 @@ fn init_tracing(verbose: u8, quiet: bool) {
 fn generate(what: Generate) -> ExitCode {
     use clap_complete::{generate, Shell};
     use std::io::Write;
-    let mut command = Cli::command();
+    let mut command = help::with_screens(Cli::command());
     let mut page = Vec::new();
     let shell = match what {
         Generate::Man => None,

@@ -24,8 +24,8 @@ pub struct Bench {
     /// Another machine: the baseline with these options changed, e.g. --vs '--machine pc'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
-    /// As many runs as a difference of PCT percent needs: planned from the first ones' noise, in
-    /// steps, until it is decided (--runs: at most).
+    /// Run until a difference of PCT percent would show. vmeter plans the number of runs from the
+    /// noise of the first ones. --runs is the most.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When a machine is too slow, against the first.

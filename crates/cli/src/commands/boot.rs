@@ -27,7 +27,7 @@ pub struct Boot {
     /// How closely to watch (default: light).
     #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
     pub watch: Option<WatchLevel>,
-    /// Measure what watching costs: watched and unwatched boots take turns.
+    /// Measure what watching costs, with watched and unwatched boots in turn.
     #[arg(long)]
     pub overhead: bool,
     /// How it is shown.
@@ -36,22 +36,22 @@ pub struct Boot {
     /// When it is too slow, against --baseline.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// Saved session to compare with: its machine is booted again, in turn with this one, where
-    /// that is possible.
+    /// Compare with a saved session. vmeter boots that machine again, in turn with this one, where
+    /// it can.
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
-    /// As many runs as a difference of PCT percent to --baseline needs: planned from the first
-    /// ones' noise, in steps, until it is decided (--runs: at most).
+    /// Run until a difference of PCT percent to --baseline would show. vmeter plans the number of
+    /// runs from the noise of the first ones. --runs is the most.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
-    /// Follow the next VM that somebody else starts (libvirt, a daemon), from its VMM's exec until it is
-    /// up; what is after `--` starts it, once a run. It is not stopped, and runs on afterwards.
+    /// Record the next VM that another program starts (libvirt, a daemon), from the VMM's exec until
+    /// the guest is up. The command after `--` starts it, once a run. The VM runs on afterwards.
     #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust"])]
     pub next: bool,
-    /// With --next: the VMM's file (default: all VMMs in $PATH). May be given several times.
+    /// With --next: the VMM's file (default: all VMMs in $PATH); may be repeated.
     #[arg(long, value_name = "FILE", requires = "next")]
     pub emulator: Vec<PathBuf>,
-    /// With --next: the VMM whose command line matches.
+    /// With --next: record only a VMM whose command line matches (default: any).
     #[arg(long = "match", value_name = "REGEX", requires = "next")]
     pub matching: Option<String>,
     /// With --next: wait this long for the VMM (default: until Ctrl-C).

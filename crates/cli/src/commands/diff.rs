@@ -16,8 +16,8 @@ pub struct Diff {
     pub a: OsString,
     /// After.
     pub b: OsString,
-    /// Refused, with the runs that a difference of PCT percent would have needed: saved runs are as
-    /// many as they are (`boot --baseline DIR --detect PCT` makes as many as it takes).
+    /// Not for saved sessions: vmeter prints how many runs a difference of PCT percent needs. Use
+    /// `vmeter boot --baseline DIR --detect PCT`.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When B is too slow.

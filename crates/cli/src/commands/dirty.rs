@@ -21,11 +21,11 @@ pub struct Dirty {
     /// What the guest does (default: migration).
     #[arg(long, value_name = "NAME", value_parser = word::<WorkloadKind>())]
     workload: Option<WorkloadKind>,
-    /// Who tells which pages were written, or all: kvm-legacy, kvm-manual-protect,
+    /// Dirty-tracking mechanisms to compare, or all: kvm-legacy, kvm-manual-protect,
     /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
-    /// How bitmaps are harvested, or all: get_org, get_opt, switch_opt (default: all).
+    /// Ways to harvest the bitmaps, or all: get_org, get_opt, switch_opt (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The same as --runs.
@@ -61,10 +61,10 @@ pub struct Dirty {
     /// Do not check.
     #[arg(long)]
     no_verify: bool,
-    /// Do not measure other numbers of dirty pages for the crossover points.
+    /// Skip the runs with other numbers of dirty pages, which the crossover points need.
     #[arg(long)]
     no_fit: bool,
-    /// Also ask so many VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    /// Also measure N VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vms: Vec<usize>,
     /// How often.
@@ -74,12 +74,12 @@ pub struct Dirty {
 
 /// Largest file of slots that is read, bytes.
 const MAX_SLOTS_FILE: u64 = 1 << 20;
-const WARMUP: &str = "Passes of each tracker before the measured ones, that no figure includes \
-                      (default: 0)";
-const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as published); beside \
-                    --resume, more than before add passes";
-const PIN: &str = "CPUs of the harvester, e.g. 1; the guests have the others (default: the first)";
-const PREPARE: &str = "Command to run (by sh) before each pass of each tracker";
+const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statistics (default: 0)";
+const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as published). With \
+                    --resume, a larger number adds passes";
+const PIN: &str =
+    "CPUs of the harvester, e.g. 1; the guests run on the others (default: the first)";
+const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {
     fn given(&self) -> anyhow::Result<Given> {

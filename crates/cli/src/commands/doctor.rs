@@ -16,12 +16,12 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 /// `vmeter doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// End and remove what vmeters that were killed have left: processes, tracefs instances,
-    /// temporary folders. What a living vmeter owns is never touched.
+    /// Remove what killed vmeters left: processes, tracefs instances, temporary folders. What a
+    /// running vmeter owns stays.
     #[arg(long)]
     pub clean: bool,
-    /// Boot one machine against itself, in turn: how often this host errs, and how small a
-    /// difference it can show.
+    /// Boot one machine against itself: how often this host gives a false verdict, and the smallest
+    /// difference that it can show.
     #[arg(long, conflicts_with = "clean")]
     pub aa: bool,
     /// With --aa: runs of each of the two (default: 20).

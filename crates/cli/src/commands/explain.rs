@@ -24,34 +24,33 @@ pub struct Explain {
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain the time of the programs of this name, and of what they wait for; else those are
-    /// chosen that serve a guest, or that wait for each other most. A name is a thread's, its
-    /// numbers do not matter, and more may follow it that is no letter (`puma` is `puma srv 1`).
-    /// `*` stands for any text, `|` is between several names. The other threads of their
-    /// processes and what they start come with them.
+    /// Explain the time of these programs, and of what they wait for (default: the threads that
+    /// serve a guest, or that wait for each other most). A pattern is a thread's name. Its numbers
+    /// do not matter, and `puma` matches `puma srv 1` too. `*` is any text, `|` separates names. The
+    /// other threads of these processes and their children are included.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
-    /// Trace of the same without the fault: what both have is not the difference.
+    /// Baseline trace of the same workload. vmeter explains what FILE has beyond it.
     #[arg(long, value_name = "FILE")]
     vs: Option<PathBuf>,
-    /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
+    /// Output of QEMU's `info mtree -f`. It names the devices behind ports and MMIO.
     #[arg(long, value_name = "FILE")]
     mtree: Option<PathBuf>,
-    /// A running VMM, or `auto` for the only one that runs: it is recorded until it ends,
-    /// by --duration or by Ctrl-C, and the recording explained.
+    /// Record a running VMM (`auto`: the only one), until it ends, --duration is over, or Ctrl-C.
+    /// Then explain the recording.
     #[arg(long, value_name = "PID", value_parser = process, group = "live")]
     pid: Option<Process>,
     /// Record at most this long.
     #[arg(long, value_name = "S", value_parser = seconds, requires = "live")]
     duration: Option<Duration>,
-    /// Stop recording after so many MiB.
+    /// Stop recording after N MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2048, requires = "live",
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     limit: u64,
-    /// Folder that the recording is kept in.
+    /// Folder for the recording (default: a fresh one under $XDG_STATE_HOME/vmeter).
     #[arg(long, value_name = "DIR", requires = "live")]
     save: Option<PathBuf>,
-    /// A VMM's command line: it is recorded, and the recording explained.
+    /// A command line to run, record and explain.
     #[arg(last = true, value_name = "COMMAND", group = "live")]
     command: Vec<String>,
 }

@@ -13,16 +13,16 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter findings`.
 #[derive(Debug, Args)]
 pub struct Findings {
-    /// Which findings (default: all; --list names them).
+    /// The causes to measure (default: all; --list shows them).
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
-    /// Name the findings and what each is, and exit.
+    /// List the known causes, and exit.
     #[arg(long)]
     pub list: bool,
-    /// Leave out the boots in virtual time (one for each machine of a finding).
+    /// Skip the boots in virtual time (one for each machine).
     #[arg(long)]
     pub no_icount: bool,
-    /// Show each finding in words.
+    /// Explain each result in words.
     #[arg(long)]
     pub long: bool,
     /// The machine.
@@ -31,7 +31,7 @@ pub struct Findings {
     /// How often (default: 10 of each machine).
     #[command(flatten)]
     pub runs: Runs,
-    /// A VMM command line of your own: which causes it has, and what each remedy would save.
+    /// A VMM command line of your own: measure the causes that it has, and each remedy.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

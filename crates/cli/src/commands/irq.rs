@@ -27,10 +27,10 @@ pub struct Irq {
     /// vCPUs that the vectors are spread over (default: 8).
     #[arg(long, value_name = "N")]
     vcpus: Option<usize>,
-    /// Threads that keep CPUs busy meanwhile (default: none).
+    /// Threads that keep CPUs busy during the measurement (default: none).
     #[arg(long, value_name = "N", value_parser = at_most(1024))]
     busy_cpus: Option<usize>,
-    /// vCPUs that run guest code meanwhile (default: none).
+    /// vCPUs that run guest code during the measurement (default: none).
     #[arg(long, value_name = "N")]
     running_vcpus: Option<usize>,
     /// Strategies to compare, or all: per_vector, per_device, per_vm, reserved,
@@ -38,13 +38,13 @@ pub struct Irq {
     /// vm_per_vm (default: per_vector,per_device,per_vm,reserved; with --vfio all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// How far the growth with the number of vectors is measured (default: limit).
+    /// Up to how many vectors to measure growth (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
     /// Do not trace where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
-    /// Also set up so many VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    /// Also set up N VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
     vms: Vec<usize>,
     /// Real devices, bound to vfio-pci, instead of a VM without any.

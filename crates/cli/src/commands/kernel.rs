@@ -26,21 +26,19 @@ pub enum Kernel {
         #[arg(default_value = "linux-image-cloud-amd64")]
         package: String,
     },
-    /// List the cached kernels: those that were built, then those that were fetched; the last
-    /// is the one that is booted by default.
+    /// List the cached kernels: built ones, then fetched ones. vmeter boots the last by default.
     List,
-    /// Build a kernel from Debian's sources: out of tree, cached, gone on with if cut off.
+    /// Build a kernel from Debian's sources, out of tree. An interrupted build resumes.
     Build(Build),
 }
 
 /// `vmeter kernel build`.
 #[derive(Debug, clap::Args)]
 pub struct Build {
-    /// What it is built with.
+    /// The configuration.
     #[arg(long, value_name = "CONFIG", value_parser = word::<Config>())]
     config: Config,
-    /// A saved `vmeter boot` of the kernel that is to be cut: its initcalls over 1 ms are what a
-    /// custom kernel leaves out.
+    /// A saved `vmeter boot` of the full kernel. The custom kernel leaves out its initcalls over 1 ms.
     #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
     from: Option<PathBuf>,
     /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).

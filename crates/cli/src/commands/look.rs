@@ -16,12 +16,13 @@ pub struct Look {
     /// The VMM's pid, or libvirt:NAME for a domain of libvirt's.
     #[arg(value_name = "PID|libvirt:NAME")]
     pub target: String,
-    /// Then print what the guest's log says from now on, and, where the guest traces, which
-    /// programs it executes: until Ctrl-C, the VM's end, or --until. A read each 100 ms.
+    /// Then print each new line of the guest's log, and each program that it executes if the guest
+    /// traces, until Ctrl-C, the VM's end, or --until. vmeter reads every 100 ms.
     #[arg(long)]
     pub follow: bool,
-    /// Where the boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default:
-    /// the guest's own word, or the last line before 10 s of silence). With --follow, wait for it.
+    /// Where the boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default: the
+    /// line in which the guest reports that it is up, or the last line before 10 s of silence). With
+    /// --follow, wait for it.
     #[arg(long)]
     pub until: Option<String>,
     /// Folder to save the run in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).

@@ -16,8 +16,8 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter memory`.
 #[derive(Debug, Args)]
 pub struct Memory {
-    /// How much of a file on its root the guest reads before the second look, MiB (default: 64,
-    /// all of it; 0 for one look, at the ready point).
+    /// MiB of a file on its root that the guest reads between the two measurements (default: 64, the
+    /// whole file; 0: measure once, at the ready point).
     #[arg(long, value_name = "MIB")]
     pub read: Option<u32>,
     /// The machine; --root takes several, separated by commas, which are shown side by side.
@@ -26,7 +26,7 @@ pub struct Memory {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// Another machine beside it: the first with these options changed, e.g. --vs '--kernel FILE'.
+    /// Another machine to compare: the first with these options changed, e.g. --vs '--kernel FILE'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
     /// A VMM command line of your own, run as given.

@@ -23,22 +23,23 @@ pub struct Migrate {
     /// Longest downtime that is allowed, ms (default: QEMU's own, 300).
     #[arg(long, value_name = "MS")]
     downtime_limit: Option<String>,
-    /// Memory that is dirtied in turn, for ever, MiB (default: half of the guest's).
+    /// The working set: memory that the guest writes again and again, MiB (default: half of its
+    /// memory).
     #[arg(long, value_name = "MIB")]
     working_set: Option<String>,
-    /// Send only what changed of a page (QEMU's xbzrle): the cache's size, MiB.
+    /// Send only the changed part of a page (QEMU's xbzrle), with a cache of this size, MiB.
     #[arg(long, value_name = "MIB", num_args = 0..=1, default_missing_value = "on")]
     xbzrle: Option<String>,
     /// Send on several connections (QEMU's multifd).
     #[arg(long, value_name = "CHANNELS")]
     multifd: Option<String>,
-    /// Compress pages in so many threads (QEMU up to 9.0).
+    /// Compress pages in N threads (QEMU up to 9.0).
     #[arg(long, value_name = "THREADS")]
     compress: Option<String>,
-    /// Throttle the guest until it converges.
+    /// Throttle the guest until the migration converges (QEMU's auto-converge).
     #[arg(long)]
     auto_converge: bool,
-    /// After the first round run the guest at the destination; pages follow.
+    /// After the first round, run the guest at the destination and send the remaining pages on demand.
     #[arg(long)]
     postcopy: bool,
     /// Vary a setting over a list: bandwidth=50,100, auto-converge=off,on. Settings: the
@@ -49,7 +50,7 @@ pub struct Migrate {
     /// Vary it over a range, both ends included: dirty-rate=0..200:50.
     #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
     range: Vec<String>,
-    /// Kill one side in the middle, and see what is left.
+    /// Kill one side during the migration, and report what is left.
     #[arg(long, value_name = "SIDE", value_parser = word::<Side>())]
     kill: Option<Side>,
     /// The machine; its firmware is the guest, which is vmeter's own.

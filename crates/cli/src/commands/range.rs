@@ -25,43 +25,43 @@ pub struct Range {
     /// The git repository; it is only read.
     #[arg(long, value_name = "DIR", required_unless_present = "resume")]
     pub repo: Option<PathBuf>,
-    /// Command (for sh) that builds a commit, in a checkout of vmeter's own.
+    /// Shell command that builds a commit. It runs in vmeter's own checkout.
     #[arg(long, value_name = "CMD")]
     pub build: Option<String>,
-    /// Command (for sh) that is measured in the place of a machine; it runs in the checkout.
+    /// Shell command to measure instead of a boot. It runs in the checkout.
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
-    /// Search for the first commit that changed the time, instead of measuring all.
+    /// Search for the first commit that changed the time, instead of measuring every commit.
     #[arg(long)]
     pub bisect: bool,
-    /// What is compared (default: wall).
+    /// The metric to compare (default: wall).
     #[arg(long, value_parser = word::<model::Metric>())]
     pub metric: Option<model::Metric>,
-    /// Probability at which a search ends (default: 0.97).
+    /// With --bisect: stop when one commit is this probable (default: 0.97).
     #[arg(long, value_name = "P")]
     pub confidence: Option<f64>,
-    /// Runs after which a search ends undecided (default: 500).
+    /// With --bisect: stop undecided after N runs (default: 500).
     #[arg(long, value_name = "N")]
     pub max_boots: Option<usize>,
-    /// Runs of each end after which a search accepts that nothing changed (default: 30).
+    /// With --bisect: runs of each end before vmeter concludes that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
-    /// How often each commit is built (default: once), so that what layout adds is told from what
-    /// a commit changed: in checkouts of names of other lengths, with VMETER_BUILD=1, 2 ... set.
+    /// Builds of each commit (default: 1), to tell the effect of memory layout from that of the
+    /// commit. Each build has another checkout path, and VMETER_BUILD=1, 2, … in its environment.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     pub builds: Option<u32>,
-    /// Boot the good end's machine beside each sample of a search, and compare the two: a drift of
-    /// the host cancels, for twice the boots.
+    /// With --bisect: boot the good end beside each sample, so that drift of the host cancels. This
+    /// doubles the boots.
     #[arg(long, requires = "bisect")]
     pub reference: bool,
-    /// As many runs of each commit as a step of PCT percent needs, by the scatter of the first
-    /// ones; of a search, the smallest change that it is after.
+    /// Run each commit as often as a change of PCT percent needs. With --bisect: the smallest change
+    /// to look for.
     #[arg(long, value_name = "PCT", conflicts_with = "runs", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
-    /// Boot no commit again where a step was found: what found it says where it is, and how large.
+    /// Skip the extra runs that locate each change and estimate its size.
     #[arg(long, conflicts_with = "bisect")]
     pub no_place: bool,
-    /// Remove from the checkout what is not in the commit before each build.
+    /// Before each build, remove from the checkout what the commit does not have.
     #[arg(long)]
     pub clean: bool,
     /// When a commit is too slow, against the one before.

@@ -22,24 +22,12 @@ pub const ABOUT: &str = "\
 
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  \
-        vmeter shim install --real /usr/bin/qemu-system-x86_64\n  \
-        vmeter shim status")]
 pub enum Shim {
-    /// Put a shim in front of a VMM, and print how libvirt and others are told of it.
-    #[command(after_help = "Examples:\n  \
-        vmeter shim install --until systemd-ready\n  \
-        vmeter shim install --as /opt/vmeter/bin/qemu-system-x86_64 --match 'guest=web'")]
+    /// Put a shim in front of a VMM, and print how to configure libvirt and others.
     Install(Install),
-    /// Does the shim work, and what has it recorded?
-    #[command(after_help = "Examples:\n  \
-        vmeter shim status\n  \
-        vmeter shim status --as /opt/vmeter/bin/qemu-system-x86_64")]
+    /// Check the shim, and list its records.
     Status(Place),
     /// Remove the shim. Its records stay.
-    #[command(after_help = "Examples:\n  \
-        vmeter shim remove\n  \
-        vmeter shim remove --as /opt/vmeter/bin/qemu-system-x86_64")]
     Remove(Place),
     /// Follow the VMM that a shim has become. The shim calls this.
     #[command(hide = true)]
@@ -70,7 +58,7 @@ pub struct Install {
     #[arg(long, value_name = "DIR")]
     pub records: Option<PathBuf>,
     /// Where a boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default: the
-    /// guest's own word, or the last line before 10 s of silence).
+    /// line in which the guest reports that it is up, or the last line before 10 s of silence).
     #[arg(long)]
     pub until: Option<String>,
     /// Record only VMs whose command line matches.

@@ -44,8 +44,8 @@ pub struct Machine {
     /// Root: initramfs, dax (virtio-pmem), nvdimm (DAX as well) or virtio-blk.
     #[arg(long)]
     pub root: Option<String>,
-    /// Where the measurement ends: poweroff, userspace, systemd-ready (it has reached its
-    /// target, by its own words on the console), guest-booted (the guest tells its VMM:
+    /// Where the measurement ends (default: poweroff): poweroff, userspace, systemd-ready (systemd
+    /// reports on the console that it reached its target), guest-booted (the guest tells its VMM:
     /// Firecracker's boot timer, cloud-hypervisor's debug port), or line:REGEX.
     #[arg(long)]
     pub until: Option<String>,
@@ -56,20 +56,18 @@ pub struct Machine {
     /// Give up on a boot after this many seconds [default: 120; with --accel icount 600].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
-    /// Run the command line after `--` exactly as given; add nothing.
+    /// Run the command line after `--` exactly as given. Add nothing.
     #[arg(long)]
     pub no_inject: bool,
-    /// When a run is over, end every process that came of the command line, daemons and what a
-    /// launcher left too.
+    /// After each run, end every process that the command line started, daemons and orphans too.
     ///
-    /// When a run ends early (--timeout, Ctrl-C, kill -9 of vmeter) what was launched is ended, with
-    /// all that is in its session, and with a VM in a session of its own (setsid) as long as its
-    /// launcher runs. vmeter never ends a daemon (-daemonize), nor what a launcher leaves that exits
-    /// with status 0, nor, at the point of --until, what has a session of its own and no terminal:
-    /// it lets go of these and names them. --end-vm ends them too.
+    /// Without it, a run that ends early (--timeout, Ctrl-C, kill -9 of vmeter) ends the command, all
+    /// processes of its session, and, while the launcher runs, a VM in its own session (setsid).
+    /// vmeter leaves these running and names them: a daemon (-daemonize); what a launcher leaves that
+    /// exits with status 0; at the point of --until, what has its own session and no terminal.
     #[arg(long)]
     pub end_vm: bool,
-    /// An argument for QEMU after those that the other options make, as in
+    /// An argument for QEMU, after those from the other options, e.g.
     /// --vmm-arg=-device --vmm-arg=virtio-rng-pci; may be repeated.
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub vmm_arg: Vec<String>,

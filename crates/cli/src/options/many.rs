@@ -9,14 +9,14 @@ use vmeter_session::failure::usage;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Many machines")]
 pub struct Many {
-    /// Carry out only part I of N, counted from 1; the same command line with the other parts
-    /// on other hosts, and vmeter merge, make the whole.
+    /// Run only part I of N, counted from 1. Run the other parts with the same command line on
+    /// other hosts, then join them with `vmeter merge`.
     #[arg(long, value_name = "I/N", conflicts_with = "on")]
     pub shard: Option<Shard>,
-    /// Carry it out as a job array of a scheduler, follow it, and merge.
+    /// Run it as a job array of a scheduler, wait for it, and merge the parts.
     #[arg(long, value_name = "SCHEDULER")]
     pub on: Option<Scheduler>,
-    /// Tasks of the array, each on a node of its own.
+    /// Tasks of the job array, each on its own node.
     #[arg(long, value_name = "N", requires = "on",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SHARDS)))]
     pub shards: Option<u32>,
@@ -26,7 +26,8 @@ pub struct Many {
     /// An option for sbatch, e.g. --sbatch=--time=30; may be repeated.
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
     pub sbatch: Vec<String>,
-    /// Merge hosts that differ in CPU model, kernel or VMM; each host's factor is taken out.
+    /// Merge hosts that differ in CPU model, kernel or VMM. vmeter estimates each host's speed and
+    /// divides it out.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

@@ -11,29 +11,29 @@ use vmeter_session::RunOptions;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Run options")]
 pub struct Runs {
-    /// Runs before the measured ones, of each machine, that no figure includes (default: 1).
+    /// Warm-up runs of each machine, excluded from all statistics (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmup: Option<u32>,
-    /// Measured runs of each machine (default: 5, or as many as the command needs; with --overhead pairs at most, 40).
+    /// Measured runs of each machine (default: 5, or what the command needs; with --overhead the
+    /// most pairs, 40).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
-    /// Seed of the random order in which machines take turns (default: drawn anew and saved; 1
-    /// with --shard).
+    /// Seed of the random order of the runs (default: a new one, which is saved; 1 with --shard).
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Folder to save the runs in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub save: Option<PathBuf>,
-    /// Go on with a saved session: finished runs are not repeated.
+    /// Resume a saved session. Finished runs are kept.
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Go on with a session that was made elsewhere, or was changed: what it says is run.
+    /// Resume a session from elsewhere, or an edited one. This executes the commands in it.
     #[arg(long, requires = "resume")]
     pub trust: bool,
-    /// CPUs the VMM may run on, e.g. 0,2-3.
+    /// CPUs that the VMM may run on, e.g. 0,2-3 (default: all).
     #[arg(long, value_name = "CPUS")]
     pub pin: Option<String>,
-    /// Command to run (by sh) before every boot, e.g. to drop caches.
+    /// Shell command to run before each boot, e.g. to drop caches.
     #[arg(long, value_name = "CMD")]
     pub prepare: Option<String>,
 }

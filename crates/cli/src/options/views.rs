@@ -5,17 +5,17 @@ use clap::Args;
 /// Views of a boot besides the summary.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Views {
-    /// Show all tables; without it, a boot is one screen of 24 lines.
+    /// Show all tables (default: one screen of 24 lines).
     #[arg(long)]
     pub long: bool,
-    /// List all activities, longest first: how long each was waited for, and how much of
-    /// that is its own.
+    /// Show all activities, longest first: how long the boot waited for each, and how much of that
+    /// no part of it explains.
     #[arg(long)]
     pub blame: bool,
-    /// Show what the end of the boot waited for, link by link, back to its begin.
+    /// Show what the end of the boot waited for, step by step, back to its begin.
     #[arg(long)]
     pub critical_chain: bool,
-    /// Show the tree of spans, and what went on beside it.
+    /// Show the tree of spans, and what ran beside it.
     #[arg(long)]
     pub tree: bool,
 }

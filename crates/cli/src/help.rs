@@ -1,0 +1,396 @@
+//! What `-h` shows: one screen of 24 lines a command, with two examples. `--help` shows every option.
+//!
+//! A new command needs a row in [`SCREENS`]. The tests below hold each screen to its size and
+//! parse each example.
+
+use clap::Command;
+
+/// The short help of a command.
+struct Screen {
+    /// The command's words.
+    command: &'static str,
+    /// The options that most users need, each in a few words.
+    options: &'static [(&'static str, &'static str)],
+    /// Command lines that run as they stand, or with a file of the user's.
+    examples: &'static [&'static str],
+}
+
+const fn screen(
+    command: &'static str,
+    options: &'static [(&'static str, &'static str)],
+    examples: &'static [&'static str],
+) -> Screen {
+    Screen { command, options, examples }
+}
+
+const SCREENS: &[Screen] = &[
+    screen(
+        "boot",
+        &[
+            ("machine", "q35, pc, microvm or pvh [default: q35]"),
+            ("kernel", "Kernel image [default: newest fetched]"),
+            ("append", "Add to the kernel command line"),
+            ("until", "End at poweroff, userspace or line:REGEX"),
+            ("runs", "Measured boots [default: 5]"),
+            ("watch", "none, light or full [default: light]"),
+            ("overhead", "Measure what watching costs"),
+            ("baseline", "Compare with a saved session"),
+            ("fail-if-slower", "Exit 1 if slower than --baseline by PCT %"),
+            ("next", "Record the next VM that another program starts"),
+            ("long", "Show all tables"),
+            ("blame", "Show all activities, longest first"),
+        ],
+        &["vmeter boot --machine pvh --smp 2", "vmeter boot -- qemu-system-x86_64 -m 512"],
+    ),
+    screen(
+        "bench",
+        &[
+            ("vs", "Another machine: these options changed"),
+            ("detect", "Run until a difference of PCT % would show"),
+            ("fail-if-slower", "Exit 1 if a machine is slower by PCT %"),
+            ("machine", "q35, pc, microvm or pvh [default: q35]"),
+            ("kernel", "Kernel image [default: newest fetched]"),
+            ("until", "End at poweroff, userspace or line:REGEX"),
+            ("runs", "Measured boots of each machine [default: 5]"),
+        ],
+        &["vmeter bench --vs '--machine pc'", "vmeter bench --detect 2 --vs '--append quiet'"],
+    ),
+    screen(
+        "sweep",
+        &[
+            ("list", "Vary an option over values"),
+            ("range", "Vary an option over a range"),
+            ("runs", "Measured boots of each point [default: 5]"),
+            ("shard", "Run part I of N; vmeter merge joins them"),
+            ("on", "Run on a cluster [possible values: slurm]"),
+        ],
+        &["vmeter sweep -P pcie-root-ports=0..6", "vmeter sweep -L memory=256,512 -L smp=1,2"],
+    ),
+    screen(
+        "range",
+        &[
+            ("repo", "The git repository; vmeter only reads it"),
+            ("build", "Shell command that builds a commit"),
+            ("run", "Shell command to measure instead of a boot"),
+            ("bisect", "Search for one commit instead of running all"),
+            ("kernel", "Kernel image, e.g. {worktree}/bzImage"),
+            ("runs", "Measured runs of each commit [default: 5]"),
+            ("fail-if-slower", "Exit 1 if a commit is slower by PCT %"),
+        ],
+        &[
+            "vmeter range --repo . v1..v2 --run ./bench.sh",
+            "vmeter range --repo . v1..v2 --bisect --build make --run ./x",
+        ],
+    ),
+    screen(
+        "findings",
+        &[
+            ("list", "List the known causes"),
+            ("long", "Explain each result in words"),
+            ("runs", "Measured boots of each machine [default: 10]"),
+        ],
+        &["vmeter findings console-log", "vmeter findings -- qemu-system-x86_64 -m 512"],
+    ),
+    screen(
+        "diff",
+        &[("fail-if-slower", "Exit 1 if B is slower by PCT %")],
+        &["vmeter diff before after", "vmeter diff before after --fail-if-slower 3"],
+    ),
+    screen(
+        "merge",
+        &[
+            ("save", "Folder for the whole session"),
+            ("mixed-hosts", "Accept hosts of different kinds"),
+        ],
+        &["vmeter merge part1 part2", "vmeter merge part1 part2 --save whole"],
+    ),
+    screen("runs", &[], &["vmeter runs list", "vmeter runs trend"]),
+    screen(
+        "runs list",
+        &[
+            ("machine", "Only machines with this setting"),
+            ("command", "Only this command's sessions, e.g. boot"),
+            ("since", "Only since a date or a time ago, e.g. 30d"),
+            ("limit", "Show at most N sessions [default: 20]"),
+        ],
+        &["vmeter runs list --since 2026-05-01", "vmeter runs list --machine smp=2"],
+    ),
+    screen("runs trend", &[], &["vmeter runs trend", "vmeter runs trend DIR"]),
+    screen(
+        "runs rm",
+        &[
+            ("older-than", "Sessions begun before a date or a time ago"),
+            ("dry-run", "Only print what would be removed"),
+        ],
+        &["vmeter runs rm NAME", "vmeter runs rm --older-than 90d --dry-run"],
+    ),
+    screen(
+        "runs export",
+        &[
+            ("export-csv", "Write a row for each run"),
+            ("export-json", "Write the same as JSON"),
+            ("since", "Only since a date or a time ago, e.g. 30d"),
+        ],
+        &["vmeter runs export --export-csv -", "vmeter runs export --since 7d --export-json -"],
+    ),
+    screen("runs add", &[], &["vmeter runs add DIR", "vmeter runs add DIR1 DIR2"]),
+    screen(
+        "look",
+        &[
+            ("until", "End at userspace, systemd-ready or line:REGEX"),
+            ("follow", "Then print each new line of the guest's log"),
+            ("long", "Show all tables"),
+            ("blame", "Show all activities, longest first"),
+        ],
+        &["vmeter look libvirt:web", "vmeter look 4711 --follow"],
+    ),
+    screen("shim", &[], &["vmeter shim install", "vmeter shim status"]),
+    screen(
+        "shim install",
+        &[
+            ("real", "The VMM [default: qemu-system-x86_64]"),
+            ("as", "The shim's file [default: vmeter-NAME]"),
+            ("records", "Folder for the records"),
+            ("match", "Record only VMs whose command line matches"),
+        ],
+        &["vmeter shim install", "vmeter shim install --match web"],
+    ),
+    screen("shim status", &[("as", "The shim's file")], &["vmeter shim status"]),
+    screen("shim remove", &[("as", "The shim's file")], &["vmeter shim remove"]),
+    screen(
+        "show",
+        &[
+            ("long", "Show all tables"),
+            ("blame", "Show all activities, longest first"),
+            ("critical-chain", "Show what the end of the boot waited for"),
+            ("tree", "Show the tree of spans"),
+            ("mark", "Mark the first console line that matches"),
+        ],
+        &["vmeter show --tree", "vmeter show before --long"],
+    ),
+    screen(
+        "report",
+        &[("output-file", "File; .html, .json, .csv, .md or .pftrace")],
+        &["vmeter report before -o before.html", "vmeter report before -o before.csv"],
+    ),
+    screen(
+        "memory",
+        &[
+            ("root", "Roots side by side: initramfs, dax, virtio-blk"),
+            ("read", "MiB that the guest reads [default: 64]"),
+            ("vs", "Another machine: these options changed"),
+            ("runs", "Measured boots of each machine [default: 5]"),
+        ],
+        &["vmeter memory --root dax,virtio-blk", "vmeter memory --vs '--memory 256'"],
+    ),
+    screen(
+        "dirty",
+        &[
+            ("workload", "What the guest does [default: migration]"),
+            ("tracker", "Mechanisms to compare, or all"),
+            ("strategy", "Ways to harvest the bitmaps, or all"),
+            ("buffer", "Memory that the guest writes, MiB"),
+            ("vms", "Also measure N VMs at once, e.g. 1,8,32"),
+            ("runs", "Passes"),
+        ],
+        &["vmeter dirty --workload gui", "vmeter dirty --vms 1,8"],
+    ),
+    screen(
+        "migrate",
+        &[
+            ("dirty-rate", "MB/s that the guest writes [default: 0,50,200]"),
+            ("bandwidth", "Limit of the bandwidth, MB/s"),
+            ("downtime-limit", "Longest downtime allowed, ms [default: 300]"),
+            ("postcopy", "Switch to postcopy after the first round"),
+            ("list", "Vary a setting over values"),
+            ("runs", "Measured migrations of each point"),
+        ],
+        &["vmeter migrate --dirty-rate 0,50", "vmeter migrate -L bandwidth=50,100"],
+    ),
+    screen(
+        "irq",
+        &[
+            ("vfs", "Devices [default: 8]"),
+            ("vectors", "MSI-X vectors of each device [default: 65]"),
+            ("strategy", "Ways to commit routes, or all"),
+            ("vms", "Also set up N VMs at once, e.g. 1,8,32"),
+            ("vfio", "Real devices that are bound to vfio-pci"),
+            ("runs", "Measured set-ups of each way"),
+        ],
+        &["vmeter irq --vfs 8 --vectors 65", "vmeter irq --strategy per_vector,per_vm"],
+    ),
+    screen(
+        "explain",
+        &[
+            ("vs", "Baseline trace of the same workload"),
+            ("comm", "Explain these programs, e.g. 'nginx|php-fpm*'"),
+            ("pid", "Record a running VMM, then explain"),
+            ("duration", "Record at most this many seconds"),
+            ("mtree", "QEMU's `info mtree -f`: names devices"),
+            ("cpu-hz", "Clock rate of a trace in cycles, e.g. 2.0G"),
+        ],
+        &["vmeter explain trace.dat qemu.log", "vmeter explain slow.txt --vs healthy.txt"],
+    ),
+    screen("trace", &[], &["vmeter trace stat trace.dat", "vmeter trace record --pid auto"]),
+    screen(
+        "trace record",
+        &[
+            ("pid", "A running VMM, or auto"),
+            ("preset", "Sets of events [default: io]"),
+            ("event", "Further events, e.g. 'kvm:kvm_msi*'"),
+            ("duration", "Stop after this many seconds"),
+            ("output-file", "File to write [default: trace.dat]"),
+        ],
+        &["vmeter trace record --pid auto --duration 5", "vmeter trace record -- ls"],
+    ),
+    screen(
+        "trace stat",
+        &[
+            ("vs", "Compare with another trace"),
+            ("mtree", "QEMU's `info mtree -f`: names devices"),
+            ("cpu-hz", "Clock rate of a trace in cycles, e.g. 2.0G"),
+            ("top", "Rows of each table [default: 12; 0: all]"),
+        ],
+        &["vmeter trace stat trace.dat", "vmeter trace stat slow.dat --vs healthy.dat"],
+    ),
+    screen(
+        "trace report",
+        &[
+            ("event", "Only these events, e.g. 'kvm:*'"),
+            ("cpu", "Only these CPUs, e.g. 0,2-3"),
+            ("pid", "Only these threads"),
+            ("from", "Only from this time on"),
+            ("to", "Only up to this time"),
+        ],
+        &["vmeter trace report trace.dat", "vmeter trace report trace.dat --event 'kvm:*'"],
+    ),
+    screen(
+        "trace convert",
+        &[
+            ("output-file", "File; its ending picks the format"),
+            ("event", "Only these events, e.g. 'kvm:*'"),
+        ],
+        &[
+            "vmeter trace convert trace.dat -o trace.pftrace",
+            "vmeter trace convert trace.dat -o trace.csv",
+        ],
+    ),
+    screen("kernel", &[], &["vmeter kernel fetch", "vmeter kernel list"]),
+    screen("kernel fetch", &[], &["vmeter kernel fetch"]),
+    screen("kernel list", &[], &["vmeter kernel list"]),
+    screen(
+        "kernel build",
+        &[
+            ("config", "debian, custom or minimal"),
+            ("from", "custom: a saved boot; drops slow initcalls"),
+            ("source", "Sources [default: Debian's linux-source]"),
+            ("jobs", "Compilers at a time [default: one a CPU]"),
+        ],
+        &["vmeter kernel build --config minimal", "vmeter kernel build --config custom --from DIR"],
+    ),
+    screen("appliance", &[], &["vmeter appliance build --out initrd.img"]),
+    screen("appliance build", &[], &["vmeter appliance build --out initrd.img"]),
+    screen(
+        "doctor",
+        &[("aa", "Boot one machine against itself"), ("clean", "Remove what killed vmeters left")],
+        &["vmeter doctor", "vmeter doctor --aa"],
+    ),
+];
+
+/// Closes the long help of `vmeter` itself.
+const ROOT: &str = "\
+Every command takes --export-json, -csv, -markdown, -html, -text and, where there is a timeline,
+-perfetto FILE; --color; -q and -v. `vmeter COMMAND -h` shows a screen, `--help` all options.
+vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page or a completion.";
+
+/// The command line with its help.
+pub fn with_screens(command: Command) -> Command {
+    let command = command
+        .help_template("{about}\n{usage-heading} {usage}\n\n{subcommands}{after-help}")
+        .after_long_help(ROOT)
+        .mut_args(|arg| arg.hide_short_help(true));
+    with_screens_below(command, "")
+}
+
+fn with_screens_below(command: Command, above: &str) -> Command {
+    command.mut_subcommands(|sub| {
+        let words = format!("{above} {}", sub.get_name()).trim_start().to_owned();
+        let sub = match SCREENS.iter().find(|screen| screen.command == words) {
+            Some(screen) => on_screen(sub, screen),
+            None => sub,
+        };
+        with_screens_below(sub, &words)
+    })
+}
+
+fn on_screen(command: Command, screen: &Screen) -> Command {
+    let examples = format!("Examples:\n  {}", screen.examples.join("\n  "));
+    let command = command.after_help(examples);
+    command.mut_args(|arg| {
+        let brief = screen.options.iter().find(|(name, _)| Some(*name) == arg.get_long());
+        let Some((_, brief)) = brief else {
+            let shown = arg.is_positional() && !arg.is_last_set();
+            return arg.hide_short_help(!shown);
+        };
+        let whole = arg.get_long_help().or(arg.get_help()).cloned().unwrap_or_default();
+        arg.help(*brief).long_help(whole).help_heading(None).hide_short_help(false)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::{CommandFactory, Parser};
+
+    fn each(command: &Command, words: &str, found: &mut Vec<(String, Command)>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let words = format!("{words} {}", sub.get_name()).trim_start().to_owned();
+            found.push((words.clone(), sub.clone()));
+            each(sub, &words, found);
+        }
+    }
+
+    fn all() -> Vec<(String, Command)> {
+        let mut command = with_screens(Cli::command());
+        command.build();
+        let mut found = vec![(String::new(), command.clone())];
+        each(&command, "", &mut found);
+        found
+    }
+
+    #[test]
+    fn a_short_help_is_one_screen() {
+        for (words, mut command) in all() {
+            let help = command.render_help().to_string();
+            let longest = help.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+            let lines = help.trim_end().lines().count();
+            assert!(lines <= 24 && longest <= 80, "{words}: {lines} x {longest}\n{help}");
+            let has = SCREENS.iter().any(|screen| screen.command == words);
+            assert!(has || words.is_empty(), "{words} has no screen");
+        }
+    }
+
+    #[test]
+    fn what_a_screen_names_is_there() {
+        let commands = all();
+        for screen in SCREENS {
+            let found = commands.iter().find(|(words, _)| words == screen.command);
+            let (_, command) = found.unwrap_or_else(|| panic!("no command {}", screen.command));
+            for (option, _) in screen.options {
+                let is = |arg: &clap::Arg| arg.get_long() == Some(*option);
+                assert!(command.get_arguments().any(is), "{} --{option}", screen.command);
+            }
+            for example in screen.examples {
+                // Spaces between single quotes are part of a word.
+                let parts = example.split('\'').enumerate();
+                let words = parts.flat_map(|(n, part)| match n % 2 {
+                    0 => part.split_whitespace().collect(),
+                    _ => vec![part],
+                });
+                let words: Vec<&str> = words.collect();
+                assert!(Cli::try_parse_from(&words).is_ok(), "{example}");
+            }
+        }
+    }
+}
