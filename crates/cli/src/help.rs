@@ -359,6 +359,46 @@ mod tests {
         found
     }
 
+    /// Parses a line of a shell without its comment. Spaces between quotes are part of a word.
+    fn understood(place: &str, line: &str) {
+        let line = line.split(" #").next().unwrap_or_default();
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for c in line.chars() {
+            match (quote, c) {
+                (None, '\'' | '"') => quote = Some(c),
+                (Some(open), _) if open == c => quote = None,
+                (None, ' ') => words.push(String::new()),
+                _ => words.last_mut().expect("a word").push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        if let Err(error) = Cli::try_parse_from(&words) {
+            let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp);
+            assert!(help, "{place}: {line}\n{error}");
+        }
+    }
+
+    #[test]
+    fn the_command_lines_of_the_documents_are_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let entries = std::fs::read_dir(root.join("docs")).expect("docs").flatten();
+        let pages = entries.map(|entry| entry.path()).chain([root.join("README.md")]);
+        let mut found = 0;
+        for page in pages.filter(|page| page.extension().is_some_and(|e| e == "md")) {
+            let text = std::fs::read_to_string(&page).expect("a page").replace("\\\n", " ");
+            for block in text.split("```sh\n").skip(1) {
+                let lines = block.split("```").next().unwrap_or_default().lines();
+                let commands = lines.map(|line| line.trim_start_matches("sudo "));
+                let whole = commands.filter(|line| !line.contains(['\u{2026}', '|', '$', '>']));
+                for line in whole.filter(|line| line.starts_with("vmeter ")) {
+                    understood(&page.display().to_string(), line);
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 30, "found only {found}");
+    }
+
     #[test]
     fn a_short_help_is_one_screen() {
         for (words, mut command) in all() {
@@ -382,14 +422,7 @@ mod tests {
                 assert!(command.get_arguments().any(is), "{} --{option}", screen.command);
             }
             for example in screen.examples {
-                // Spaces between single quotes are part of a word.
-                let parts = example.split('\'').enumerate();
-                let words = parts.flat_map(|(n, part)| match n % 2 {
-                    0 => part.split_whitespace().collect(),
-                    _ => vec![part],
-                });
-                let words: Vec<&str> = words.collect();
-                assert!(Cli::try_parse_from(&words).is_ok(), "{example}");
+                understood("a screen", example);
             }
         }
     }
