@@ -31,7 +31,7 @@ test-long: export VMETER_LONG := 1
 test-long: test
 
 # How often what vmeter concludes is wrong, by thousands of sessions of a played machine; writes the
-# table of docs/CALIBRATION.md. About an hour.
+# table of docs/results/calibration.md. About an hour.
 calibration: export VMETER_LONG := 1
 calibration: setup-test
 	scripts/calibration.sh

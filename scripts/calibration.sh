@@ -1,17 +1,19 @@
 #!/bin/sh
-# Writes the table of docs/CALIBRATION.md anew, from the shipped commands in a release build. The text
-# before it is written by hand.
+# Writes docs/results/calibration.md anew, from the shipped commands in a release build.
 set -eu
-doc=docs/CALIBRATION.md
+doc=docs/results/calibration.md
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 failed=0
 VMETER_CALIBRATION=$table cargo test --release --locked -p vmeter --test calibration -- --test-threads=1 || failed=1
-sed -e '/^| what | expected |/,$d' "$doc" >"$doc.new"
 {
+    echo '# Calibration, every row'
+    echo
+    echo "\`make calibration\` wrote this on $(date -u '+%-d %B %Y') ($(git rev-parse --short HEAD)). [CALIBRATION.md](../CALIBRATION.md)"
+    echo 'says what a row is, and what does not hold.'
+    echo
     echo '| what | expected | found | rate, 95 % interval |'
     echo '| --- | --- | --- | --- |'
     cat "$table"
-} >>"$doc.new"
-mv "$doc.new" "$doc"
+} >"$doc"
 exit $failed

@@ -133,7 +133,7 @@ mod tests {
         assert!(wrong <= 20, "{wrong}");
     }
 
-    /// The costs of docs/FACTS.md, "MSI-X routes": 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
+    /// The costs of docs/results/facts.md, "MSI-X routes": 8 + 0.085 routes + 0.04 irqfds us a commit, 0.06 ms for irqfds.
     #[test]
     fn one_commit_a_vector_is_quadratic_and_one_for_all_is_linear() {
         let each = fit(IrqStrategy::PerVector, measured(|n| n * 8e-6 + 0.0625e-6 * n * n)).unwrap();
