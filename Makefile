@@ -38,6 +38,7 @@ calibration: setup-test
 
 lint:
 	@scripts/setup.sh lint
+	scripts/lint-prose.sh
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	@scripts/arm64.sh check

@@ -104,7 +104,7 @@ fn open_special(path: &Path) -> io::Result<File> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(rustix::io::Errno::NXIO) => {
-                let why = "nobody reads from it: begin `cat` of it first, or export to `-`";
+                let why = "no process reads from it: begin `cat` of it first, or export to `-`";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
             Err(error) => return Err(error.into()),

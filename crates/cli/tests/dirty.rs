@@ -244,7 +244,7 @@ fn ctrl_c_is_heard_and_what_is_finished_is_kept() {
     let ran: common::Ran = child.wait_with_output().expect("it ends").into();
     println!("ended {:?} after SIGINT", asked.elapsed());
     assert_eq!(ran.status, 130, "{}", ran.stderr);
-    assert!(ran.stderr.contains("go on with --resume"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("continue with --resume"), "{}", ran.stderr);
     let kept = finished(&save);
     assert!(kept.len() >= 2);
     let shown = lab.json(&["show", text(&save)]);

@@ -254,7 +254,11 @@ fn interrupted_it_says_how_to_go_on() {
     common::signal(&child, "INT");
     let ran: common::Ran = child.wait_with_output().expect("reaped").into();
     assert_eq!(ran.status, 130, "{}", ran.stderr);
-    assert!(ran.stderr.contains(&format!("go on with --resume {}", text(&dir))), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains(&format!("continue with --resume {}", text(&dir))),
+        "{}",
+        ran.stderr
+    );
     assert!(finished(&dir).len() >= 4);
 }
 

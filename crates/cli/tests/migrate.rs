@@ -259,7 +259,10 @@ fn what_is_killed_or_interrupted_goes_on_with_what_was_finished() {
         let left = child.wait_with_output().expect("its end");
         let said = String::from_utf8_lossy(&left.stderr).into_owned();
         assert_eq!(left.status.code(), status, "{said}");
-        assert!(status.is_none() || said.contains(&format!("go on with --resume {dir}")), "{said}");
+        assert!(
+            status.is_none() || said.contains(&format!("continue with --resume {dir}")),
+            "{said}"
+        );
         let before = finished(&folder);
         assert!((2..6).contains(&before.len()), "{}", before.len());
         let part = lab.json(&["show", dir]);

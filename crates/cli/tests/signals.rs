@@ -83,7 +83,7 @@ fn in_a_preparation() {
         }
         let (ran, took) = ended(child);
         assert_eq!(ran.status, 130, "to all: {to_all}: {}", ran.stderr);
-        assert!(ran.stderr.contains("go on with --resume"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("continue with --resume"), "{}", ran.stderr);
         eprintln!("preparation, to all {to_all}: {took:?}");
         gone(&pids);
     }
@@ -105,7 +105,7 @@ fn in_a_run_of_every_kind_that_takes_a_command_line() {
         signal(&child, "INT");
         let (ran, took) = ended(child);
         assert_eq!(ran.status, 130, "{line}: {}", ran.stderr);
-        assert!(ran.stderr.contains("go on with --resume"), "{line}: {}", ran.stderr);
+        assert!(ran.stderr.contains("continue with --resume"), "{line}: {}", ran.stderr);
         eprintln!("{line}: {took:?}");
         gone(&pids);
     }
@@ -187,7 +187,7 @@ fn in_a_build_that_ignores_it() {
     signal(&child, "INT");
     let (ran, took) = ended(child);
     assert_eq!(ran.status, 130, "{}", ran.stderr);
-    assert!(ran.stderr.contains("go on with --resume"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("continue with --resume"), "{}", ran.stderr);
     eprintln!("build: {took:?}");
     gone(&pids);
 }

@@ -11,7 +11,7 @@ pub(crate) fn warning(session: &Session, finished: &[SavedRun]) -> Option<String
     (!missing.is_empty()).then(|| {
         let listed = crate::diff::listed(missing.iter().map(String::as_str));
         format!(
-            "not measured: {listed}; go on with --resume {}",
+            "not measured: {listed}; continue with --resume {}",
             vmeter_base::shell::path(&session.dir)
         )
     })

@@ -1,5 +1,5 @@
 //! What a comparison of two machines says, in words of an engineer: the typical run, the mean, and what a few
-//! slow runs have to do with it. Terms of statistics are in docs/METHOD.md and in the JSON.
+//! slow runs have to do with it. Terms of statistics are in docs/STATISTICS.md and in the JSON.
 
 use crate::gate::runs_wanted;
 use vmeter_model::result::Comparison;

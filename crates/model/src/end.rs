@@ -69,7 +69,7 @@ impl Cause {
             Cause::Failure => "the VMM failed",
             Cause::CutShort => "the guest's kernel file is cut short, and nothing says that it ran",
             Cause::Killed => "the VMM was killed",
-            Cause::Quit => "the VMM was told to end, and not by its guest",
+            Cause::Quit => "the VMM was asked to end, not by its guest",
             Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
             Cause::AnyVmm => "the line that was waited for came on a console that more than one VMM prints to, so whose guest said it is not known; a console in a file of its own (-serial file:FILE) tells",

@@ -377,7 +377,7 @@ fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
         said = format!("{said}; {}: {killed}", whose_log(clues));
     }
     if run.exit.was_stopped {
-        said = format!("{said}; the VMM itself was stopped (SIGSTOP), and nobody let it go on");
+        said = format!("{said}; the VMM itself was stopped (SIGSTOP), and not continued");
     } else if clues.paused {
         said = format!("{said}; the VMM had paused its guest");
     }

@@ -308,7 +308,7 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     } else if let Some(until) = request.until.as_ref().filter(|_| run.outcome == Outcome::Done) {
         let how = match up {
             Some(_) => {
-                format!("{until}: that was said before the guest's clock began, so it has no time")
+                format!("{until}: the guest logged that before its clock began, so it has no time")
             }
             None => format!("nothing in its log or trace says so far that it reached {until}"),
         };

@@ -40,14 +40,14 @@ pub fn resumed<P: Planned>(
     let command = AnySession::open(dir)?.record.command;
     if !goes_on(&command) {
         return Err(usage(format!(
-            "{} is of VMs that somebody else started, which is not gone on with: vmeter show {}",
+            "{} is of VMs that another program started, and cannot be resumed: vmeter show {}",
             dir.display(),
             shell::path(dir)
         )));
     }
     if command != kind {
         return Err(usage(format!(
-            "{} is a session of vmeter {command}: go on with it by `vmeter {command} --resume {}`",
+            "{} is a session of vmeter {command}: resume it with `vmeter {command} --resume {}`",
             dir.display(),
             shell::path(dir)
         )));
@@ -175,7 +175,7 @@ impl Given {
             return Ok(());
         }
         Err(usage(format!(
-            "{} was begun with another {}: leave that out to go on with it, or begin anew without --resume ({})",
+            "{} was begun with another {}: leave that out to resume it, or begin anew without --resume ({})",
             dir.display(),
             self.others.join(", "),
             self.values.join("; ")

@@ -82,7 +82,7 @@ pub(crate) fn saved_in(dir: &Path) -> String {
     let goes_on = AnySession::open(dir).is_ok_and(|session| goes_on(&session.record.command));
     let dir = vmeter_base::shell::path(dir);
     match (goes_on, saved) {
-        (true, _) => format!("{saved} finished runs are saved: go on with --resume {dir}"),
+        (true, _) => format!("{saved} finished runs are saved: continue with --resume {dir}"),
         (false, 0) => "no run was finished".into(),
         (false, _) => format!("{saved} finished runs are saved: vmeter show {dir}"),
     }

@@ -387,7 +387,7 @@ impl<P: Planned> Session<P> {
             ));
         }
         usage(format!(
-            "{}: no run was finished: go on with it by vmeter {} --resume {}",
+            "{}: no run was finished: resume it with vmeter {} --resume {}",
             self.dir.display(),
             self.record.command,
             vmeter_base::shell::path(&self.dir)

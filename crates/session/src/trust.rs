@@ -81,7 +81,7 @@ pub fn check(dir: &Path, trusted: bool, watch: &mut Watch<'_>) -> Result<()> {
     }
     let shown = dir.display();
     let mut text = format!(
-        "{shown} was not made by this user's vmeter or was copied or changed since. To go on with it is to run what it says:"
+        "{shown} was not made by this user's vmeter or was copied or changed since. Resuming it executes these commands:"
     );
     let all = commands(dir);
     for line in all.iter().take(SHOWN) {
@@ -92,7 +92,7 @@ pub fn check(dir: &Path, trusted: bool, watch: &mut Watch<'_>) -> Result<()> {
     }
     match watch.progress.confirm(&text) {
         Some(true) => Ok(()),
-        Some(false) => Err(usage(format!("{shown} is not gone on with"))),
+        Some(false) => Err(usage(format!("{shown} was not resumed"))),
         None => Err(usage(format!("{text}\nIf that is what you want, give --trust"))),
     }
 }

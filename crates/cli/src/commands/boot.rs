@@ -112,7 +112,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     Ok(ruled(status, gate.as_slice()))
 }
 
-/// Follows VMs that somebody else starts.
+/// Follows VMs that another program starts.
 fn next(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let spec = arguments.machine.spec(Vec::new());
     let MachineSpec { until, timeout_s, .. } = spec.clone();

@@ -103,7 +103,7 @@ fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
 }
 
 /// What there is of a build that was interrupted.
-const KEPT: &str = "what is compiled is kept: the same command goes on with it";
+const KEPT: &str = "what is compiled is kept: the same command resumes it";
 
 /// Initcalls of a saved boot, by their mean time.
 fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {

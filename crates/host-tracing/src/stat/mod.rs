@@ -151,7 +151,7 @@ fn warnings(trace: &Counted) -> Vec<String> {
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
         "durations are cut by lost events (column \"cut\"): they are counted, not timed",
     );
-    say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
+    say(losses.uncounted_gaps, "gaps with lost events that were not counted");
     say(losses.unreadable, "lines or records could not be understood");
     all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));
     let cycles =

@@ -200,7 +200,7 @@ fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Resul
         return Ok(wanted);
     }
     Err(usage(format!(
-        "{} was begun with {} and {} of each machine: go on with it with more --runs, or without --runs and --warmup",
+        "{} was begun with {} and {} of each machine: resume it with more --runs, or without --runs and --warmup",
         dir.display(),
         plural(had_runs.into(), "run"),
         plural(had_warmups.into(), "warm-up")

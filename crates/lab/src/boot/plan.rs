@@ -85,7 +85,7 @@ pub(super) fn lengthened(
         return Ok(wanted);
     }
     Err(usage(format!(
-        "{} was begun with {} and {}: go on with it with more --runs, or without --runs and --warmup",
+        "{} was begun with {} and {}: resume it with more --runs, or without --runs and --warmup",
         session.dir.display(),
         plural(measured.into(), "run"),
         plural(warmups.into(), "warm-up")

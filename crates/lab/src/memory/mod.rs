@@ -166,7 +166,7 @@ fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Resul
         return Ok(wanted);
     }
     Err(usage(format!(
-        "{} was begun with {} and {} of each machine: go on with it with more --runs, or without --runs and --warmup",
+        "{} was begun with {} and {} of each machine: resume it with more --runs, or without --runs and --warmup",
         dir.display(),
         plural(defaults.1.into(), "run"),
         plural(defaults.0.into(), "warm-up")

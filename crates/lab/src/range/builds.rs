@@ -250,7 +250,7 @@ impl<'a> Builds<'a> {
         let (dir, commit) = (vmeter_base::shell::path(&self.dir), build.label());
         failure(
             Class::Interrupted,
-            format!("interrupted in {what} {commit}; go on with --resume {dir}"),
+            format!("interrupted in {what} {commit}; continue with --resume {dir}"),
         )
     }
 

@@ -45,7 +45,7 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let counted = record.machine.accel.is_some_and(|accel| accel.name() == "icount");
     if record.bisect && !counted && asked < least {
         return Err(usage(format!(
-            "--detect {asked} with --bisect: two builds of the same commit are taken to differ by {BUILDS_PCT} % for their layout, so that a change of less than {least:.1} % is nobody's: --builds N averages that out (4 for {:.1} %), --accel icount has less of it, and without --bisect all commits tell",
+            "--detect {asked} with --bisect: two builds of the same commit may differ by {BUILDS_PCT} % for their layout, so that a change of less than {least:.1} % is nobody's: --builds N averages that out (4 for {:.1} %), --accel icount has less of it, and without --bisect all commits tell",
             SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
         )));
     }

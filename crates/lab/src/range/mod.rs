@@ -247,7 +247,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     }
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
-            "{} is about {}: go on with it without a range of commits",
+            "{} is about {}: resume it without a range of commits",
             session.dir.display(),
             record.range
         )));
@@ -256,7 +256,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     if own.is_some() && options.bisect || options.runs.shard.is_some_and(|s| Some(s) != own) {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
         return Err(usage(format!(
-            "{} is {what}: go on with it without --shard and --bisect",
+            "{} is {what}: resume it without --shard and --bisect",
             session.dir.display()
         )));
     }

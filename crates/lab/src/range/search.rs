@@ -472,7 +472,7 @@ impl<'a> Search<'a> {
         failure(
             Class::Interrupted,
             format!(
-                "interrupted; {} finished runs are saved: go on with --resume {}",
+                "interrupted; {} finished runs are saved: continue with --resume {}",
                 self.finished.len(),
                 vmeter_base::shell::path(&self.session.dir)
             ),

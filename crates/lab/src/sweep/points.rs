@@ -128,7 +128,7 @@ fn resumed(
     if options.shard.is_some() && options.shard != own {
         let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
         return Err(usage(format!(
-            "{} is {what}: go on with it without --shard",
+            "{} is {what}: resume it without --shard",
             session.dir.display()
         )));
     }
@@ -136,7 +136,7 @@ fn resumed(
     let same = machines.iter().map(|m| &m.label).eq(points.iter().map(|p| &p.label));
     if !points.is_empty() && !same {
         return Err(usage(format!(
-            "{} has other points ({}): go on with it without -L and -P, or begin anew without --resume",
+            "{} has other points ({}): resume it without -L and -P, or begin anew without --resume",
             session.dir.display(),
             crate::diff::listed(machines.iter().map(|m| m.label.as_str()))
         )));
@@ -170,7 +170,7 @@ fn check_amounts(session: &Session, wanted: &Amounts, options: &RunOptions) -> R
         return Ok(());
     }
     Err(usage(format!(
-        "{} was begun with {runs} runs and {warmups} warm-ups of each point: go on with it with more --runs (not a shard), or without --runs and --warmup",
+        "{} was begun with {runs} runs and {warmups} warm-ups of each point: resume it with more --runs (not a shard), or without --runs and --warmup",
         session.dir.display()
     )))
 }

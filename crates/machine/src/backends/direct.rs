@@ -183,7 +183,11 @@ fn refuse(spec: &MachineSpec, dialect: &dyn Dialect) -> Result<(), MachineError>
     let untold = |until: &String| until == GUEST_BOOTED && !dialect.is_told_of_boot();
     let told = spec.until.clone().filter(untold);
     let given = [
-        ("until", told, "is told of no boot by its guest; use userspace, poweroff or line:REGEX"),
+        (
+            "until",
+            told,
+            "gets no boot signal from its guest; use userspace, poweroff or line:REGEX",
+        ),
         ("accel", accel.map(str::to_owned), "runs guests by KVM alone; leave it out"),
         ("machine", spec.machine.clone(), "has one kind of machine; leave it out"),
         ("firmware", spec.firmware.clone(), "enters the kernel directly; leave it out"),

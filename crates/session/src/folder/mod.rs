@@ -163,7 +163,7 @@ fn check_free(dir: &Path) -> Result<()> {
     let shown = dir.display();
     if dir.join(SESSION).exists() || dir.join(CLUSTER).exists() {
         return Err(usage(format!(
-            "{shown} holds a session already: choose another folder, or go on with it by --resume {}",
+            "{shown} holds a session already: choose another folder, or resume it with --resume {}",
             shell::path(dir)
         )));
     }

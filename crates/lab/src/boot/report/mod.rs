@@ -349,7 +349,8 @@ impl<'a> BootReport<'a> {
         document.push(self.outline(views::tree(&timelines, view.min_duration)));
         let beside = views::beside(&timelines, view.min_duration);
         if !beside.roots.is_empty() {
-            document.heading("Beside it", "what overlaps the tree: nobody was seen to wait for it");
+            document
+                .heading("Beside it", "what overlaps the tree: no process was seen to wait for it");
             document.push(Block::Outline(beside));
         }
     }

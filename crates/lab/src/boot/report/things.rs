@@ -38,7 +38,7 @@ const HANDLES: &[(&str, &str)] = &[
     ("vmm:link",                "fewer shared libraries"),
     ("vmm:wrapper",             "start the VMM itself"),
     ("host:no-cpu",             "a host with a CPU to spare"),
-    ("host:vmm-stopped",        "nobody who stops the VMM"),
+    ("host:vmm-stopped",        "find what stops the VMM"),
     ("vmm:wait-for-start",      "start its machine sooner (cont, API)"),
     ("launcher:after",          "what its launcher does after it"),
     ("vmm:init",                "fewer devices, less memory"),

@@ -303,7 +303,7 @@ pub(crate) fn method(result: &DiffResult) -> String {
     }
     format!(
         "Each p counts that {} things were compared: where nothing differs, 5 % of diffs find \
-         anything. The tests are in docs/METHOD.md.",
+         anything. The tests are in docs/STATISTICS.md.",
         result.tests
     )
 }
