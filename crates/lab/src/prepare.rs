@@ -7,7 +7,7 @@ use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::root_image::{self, RootImageSpec};
 use vmeter_appliance::{ApplianceSpec, ExtraFile, SizeReport};
 use vmeter_base::files;
-use vmeter_kernel_image::KernelImage;
+use vmeter_kernel_image::{BuildSymbols, KernelImage};
 use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, Chosen, MachineSpec};
@@ -73,6 +73,10 @@ pub(crate) fn prepare_with(
 ) -> Result<Prepared> {
     let until = until(spec)?;
     NamedMark::parse_all(&spec.mark).map_err(usage)?;
+    if let Some(symbols) = &spec.symbols {
+        let opened = BuildSymbols::open(symbols);
+        opened.map_err(|error| usage(format!("--symbols {}: {error}", symbols.display())))?;
+    }
     let inputs = Inputs::find(spec, cache, wishes)?;
     let mut effective = spec.clone();
     if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {

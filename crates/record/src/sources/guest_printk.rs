@@ -12,6 +12,7 @@
 //! ([`super::log_growth`]). A log that nothing ties to the host's clock has no place
 //! in the run, and is left out.
 
+mod names;
 mod steady;
 
 use super::console::Console;
@@ -24,10 +25,12 @@ use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::Line;
+use names::Names;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use steady::AtEnd;
+use vmeter_base::files;
 use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::FtraceKind;
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
@@ -56,8 +59,12 @@ impl Recorder for GuestPrintk {
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
+            symbols: context.spec.symbols.clone(),
+            image: context.kernel.map(Path::to_owned),
+            names: None,
             accel: context.accel,
             tsc_offset: None,
+            lacks: None,
             unopened: None,
             dump: None,
         }))
@@ -73,13 +80,17 @@ impl Recorder for GuestPrintk {
         let records = dump.records();
         let wanted = dump.bytes_wanted(&records).unwrap_or(0);
         let (clocks, torn) = (dump.clocks().cloned(), dump.torn());
-        Ok(Log { records, clocks, wanted, torn, parameters })
+        let names = match source.files.len() {
+            ..2 => Names::default(),
+            _ => names::parse(&String::from_utf8_lossy(&read_bounded(dir, source, 1)?)),
+        };
+        Ok(Log { records, clocks, wanted, torn, names, parameters })
     }
 
     fn decode(
         &self,
         log: &Log,
-        _: &SourceRecord,
+        source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
         let anchors = match saved.raw(&GuestFtrace)? {
@@ -136,11 +147,20 @@ impl Recorder for GuestPrintk {
             (kernel_log::UNPLACED, unplaced),
             (kernel_log::TORN[0], log.torn),
         ];
-        events.extend(counts.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| {
+        let lacks =
+            kernel_log::LACKS.map(|name| (name, source.parameters.contains_key(name).into()));
+        let counts = counts.into_iter().chain(lacks);
+        events.extend(counts.filter(|(_, value)| *value > 0).map(|(name, value)| {
             let what = What::Count { name: name.into(), value };
             Event { at, error_ns: 0, source: NAME.into(), insns: None, what }
         }));
         Ok(events)
+    }
+
+    fn refine_events(&self, saved: &Saved<'_>, events: &mut [Event]) {
+        if let Ok(Some(log)) = saved.raw(self) {
+            names::put(&log.names, events);
+        }
     }
 
     fn clues(&self, log: &Log, clues: &mut Clues) {
@@ -161,6 +181,8 @@ pub struct Log {
     wanted: u64,
     /// Records that were left out, for the guest wrote while they were copied.
     torn: u64,
+    /// Names of functions that it says by their address.
+    names: Names,
     parameters: guest_clock::Parameters,
 }
 
@@ -406,8 +428,14 @@ const MAX_PIECES: usize = 64;
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
+    /// Symbols of the kernel's build that the user gave, and the kernel's file.
+    symbols: Option<PathBuf>,
+    image: Option<PathBuf>,
+    names: Option<Names>,
     accel: Option<Accel>,
     tsc_offset: Option<i64>,
+    /// What its kernel lacks, of [`kernel_log::LACKS`].
+    lacks: Option<[bool; 3]>,
     /// Why the kernel's file says nothing of it.
     unopened: Option<SourceError>,
     dump: Option<PrintkDump>,
@@ -429,9 +457,14 @@ impl Live for Recording {
             Some(error) => Err(error),
             None => self.kernel.look_into(tracee, take),
         };
+        self.lacks = self.kernel.lacks();
         let found = by_symbols.or_else(|error| self.kernel.log_by_shape(tracee).map_err(|_| error));
         match found {
-            Ok(dump) => self.dump = Some(dump),
+            Ok(dump) => {
+                let records = dump.records();
+                self.dump = Some(dump);
+                self.names = names::of(self, &records)?;
+            }
             // Whether there is a kernel at all was not known.
             Err(_) if self.kernel.may_be_none(tracee) => {}
             Err(error) => return Err(error),
@@ -446,7 +479,17 @@ impl Live for Recording {
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(dump) = self.dump else { return Ok(None) };
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset)))
+        let mut record = guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset);
+        let lacks = self.lacks.unwrap_or_default();
+        let lacks = kernel_log::LACKS.iter().zip(lacks).filter(|(_, lacks)| *lacks);
+        record.parameters.extend(lacks.map(|(name, _)| ((*name).to_owned(), true.into())));
+        if let Some(names) = &self.names {
+            let path = self.dir.join(names::FILE);
+            files::write_in_new_folder(&path, names::to_text(names).as_bytes())
+                .map_err(|error| SourceError::Io { path, error })?;
+            record.files.push(names::FILE.into());
+        }
+        Ok(Some(record))
     }
 }
 

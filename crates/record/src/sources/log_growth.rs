@@ -39,6 +39,8 @@ const LATER: Ns = 1_000_000_000;
 const SLOWER: Ns = 2;
 /// A search has this part of a CPU at most.
 const SHARE: Ns = 8;
+/// Most bytes that are noted of a guest: a log of 100,000 records that is moved twice has some 8 MB.
+const MOST_BYTES: usize = 32 << 20;
 /// So long after the exec, ns.
 const MOST_NS: Ns = 120_000_000_000;
 
@@ -146,7 +148,7 @@ impl Live for Recording {
         let mut looks = Looks::of(tracee.clone(), self.kernel.clone());
         let look = move |text: &mut String, since: Ns| {
             looks.look(text)?;
-            (since < MOST_NS).then_some(EACH)
+            (since < MOST_NS && text.len() < MOST_BYTES).then_some(EACH)
         };
         let looking = Looking::start(NAME, String::new(), look);
         self.looking =
