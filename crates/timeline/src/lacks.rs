@@ -27,9 +27,10 @@ fn untold(facts: &Facts<'_>) -> Option<String> {
     let [_, _, events] = facts.lacks;
     let spoke = facts.lines.iter().any(|line| line.on == On::Kernel);
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
-        "the kernel can't trace its initcalls (it was built without CONFIG_FTRACE), and none is named: \
-         it logs them where its console is quiet, so `quiet` on its command line has them named, with no \
-         change of its configuration"
+        "the kernel can't trace its initcalls (it was built without CONFIG_FTRACE), and none is named: with \
+         `quiet initcall_debug log_buf_len=512K` on its command line it logs them, and prints none of that \
+         (vmeter adds the last two where the console is quiet and it may); no change of its configuration \
+         is needed"
             .to_owned()
     })
 }

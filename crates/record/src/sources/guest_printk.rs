@@ -14,6 +14,7 @@
 
 mod names;
 mod steady;
+mod together;
 
 use super::console::Console;
 use super::firmware::ARRIVAL_ERROR_NS;
@@ -109,20 +110,22 @@ impl Recorder for GuestPrintk {
                 false => in_order(matches(records, anchors), &shown),
             }
         };
-        let matched = match saved.raw(&LogGrowth)? {
-            Some(looks) if !saved.run.icount => {
-                let came = windows(&looks, records, saved.run.exec_ns);
-                matched.into_iter().zip(came).map(|(own, came)| own.or(came)).collect()
-            }
-            _ => matched,
-        };
+        let came = came(saved, records)?;
+        let matched: Vec<_> = matched.into_iter().zip(&came).map(|(own, c)| own.or(*c)).collect();
         // Virtual time loses nothing.
         let loses = if saved.run.icount { records.len() } else { steady::loses(records) };
         let mut placed = place_matched(records, &matched, window, loses);
         if !saved.run.icount {
             let by_clock = steady::by_clock(records, &matched, log.at_end(saved.run), window);
-            for (placed, by_clock) in placed.iter_mut().zip(by_clock) {
-                let better = |clock: &(Ns, Ns)| placed.is_none_or(|placed| clock.1 < placed.1);
+            for ((placed, by_clock), came) in placed.iter_mut().zip(by_clock).zip(&came) {
+                let better = |(at, error): &(Ns, Ns)| {
+                    // A clock that stood still contradicts the looks.
+                    let may_be = |seen: &(Ns, Ns)| {
+                        at.saturating_sub(seen.0).saturating_abs() <= seen.1.saturating_add(*error)
+                    };
+                    placed.is_none_or(|placed| *error < placed.1)
+                        && came.as_ref().is_none_or(may_be)
+                };
                 *placed = by_clock.filter(better).or(*placed);
             }
         }
@@ -197,6 +200,16 @@ impl Log {
         let host = GuestClock::read_at(run, &self.parameters, tsc, read).ok()?;
         let (at, rate) = (host.at(tsc), host.rate());
         Some(AtEnd { clocks, at, error: host.error_ns, rate })
+    }
+}
+
+/// For each record when it came, where the log was watched as it grew, and half of the time between two looks.
+fn came(saved: &Saved<'_>, records: &[PrintkRecord]) -> Result<Vec<Option<(Ns, Ns)>>, SourceError> {
+    match saved.raw(&LogGrowth)? {
+        Some(looks) if !saved.run.icount => {
+            Ok(together::apart(records, windows(&looks, records, saved.run.exec_ns)))
+        }
+        _ => Ok(vec![None; records.len()]),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A kernel without symbols may stamp its log by a clock that counts nothing yet, or that nobody can tie to the
 //! host's, and a quiet one shows no line. Its log is found by its shape all the same
-//! ([`vmeter_kernel_image::shape::growth`]), and looked at every 4 ms: each record came between two looks. A search
+//! ([`vmeter_kernel_image::shape::growth`]), and looked at every ms as long as it goes on: each
+//! record came between two looks. A search
 //! reads what is there of the guest's RAM, and has no more than an eighth of a CPU.
 
 use super::read_bounded;
@@ -30,8 +31,10 @@ pub const NAME: &str = "log-growth";
 /// (`CLOCK_MONOTONIC`, ns), and the records, `NUMBER:STAMP`.
 const FILE: &str = "log-growth.txt";
 
-/// Between two looks.
-const EACH: Ns = 4_000_000;
+/// Between two looks at a log that goes on, and at one that has not for a while.
+const EACH: Ns = 1_000_000;
+const SELDOM: Ns = 4_000_000;
+const A_WHILE: Ns = 100_000_000;
 /// Between two searches of a log that does not go on: at first, and at most.
 const SOON: Ns = 20_000_000;
 const LATER: Ns = 1_000_000_000;
@@ -136,7 +139,8 @@ impl Live for Recording {
     fn prepare(&mut self, _: &mut LaunchPlan) -> Result<(), SourceError> {
         let opened = self.kernel.open();
         let can_read = self.kernel.info().is_none_or(Clocks::have_places);
-        self.wanted = opened.is_err() || !can_read;
+        // What is not traced its log tells, whose clock loses ticks until it is steady.
+        self.wanted = opened.is_err() || !can_read || !self.kernel.traces_initcalls();
         Ok(())
     }
 
@@ -148,7 +152,7 @@ impl Live for Recording {
         let mut looks = Looks::of(tracee.clone(), self.kernel.clone());
         let look = move |text: &mut String, since: Ns| {
             looks.look(text)?;
-            (since < MOST_NS && text.len() < MOST_BYTES).then_some(EACH)
+            (since < MOST_NS && text.len() < MOST_BYTES).then_some(looks.pause_ns())
         };
         let looking = Looking::start(NAME, String::new(), look);
         self.looking =
@@ -178,8 +182,9 @@ struct Looks {
     tracee: Tracee,
     kernel: GuestKernel,
     growth: Growth,
-    /// When the last look began.
+    /// When the last look began, and the last that found something.
     last: Ns,
+    came: Ns,
     /// When the next search is due, and how long after it the one after that.
     search: Ns,
     pause: Ns,
@@ -189,7 +194,17 @@ impl Looks {
     fn of(tracee: Tracee, kernel: GuestKernel) -> Self {
         let now = clock::monotonic();
         let growth = Growth::default();
-        Looks { tracee, kernel, growth, last: now, search: now, pause: SOON / SLOWER }
+        Looks { tracee, kernel, growth, last: now, came: 0, search: now, pause: SOON / SLOWER }
+    }
+
+    /// How long until the next look.
+    fn pause_ns(&self) -> Ns {
+        let silent = self.last.saturating_sub(self.came);
+        if silent < A_WHILE {
+            EACH
+        } else {
+            SELDOM
+        }
     }
 
     /// Adds a line for what is new; none if the process is gone.
@@ -214,6 +229,7 @@ impl Looks {
                 let _ = write!(text, " {}:{}", came.seq, came.ts_ns);
             }
             text.push('\n');
+            self.came = begun;
         }
         self.last = begun;
         Some(())
