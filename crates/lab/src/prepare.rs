@@ -228,8 +228,15 @@ fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a K
 
 /// The ELF image inside `kernel`, in the cache; `pvh` if it is to be entered by PVH.
 fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
-    let info = vmeter_kernel_image::KernelInfo::open(cache, kernel).map_err(usage)?;
-    let name = info.build_id.clone().unwrap_or_else(|| info.version.replace('/', "_"));
+    // One without symbols has no more than its file.
+    let named = match vmeter_kernel_image::KernelInfo::open(cache, kernel) {
+        Ok(info) => info.build_id.unwrap_or(info.version),
+        Err(_) => {
+            let image = KernelImage::open(kernel).map_err(usage)?;
+            image.build_id().unwrap_or_else(|| image.version()).to_owned()
+        }
+    };
+    let name = named.replace('/', "_");
     let folder = cache.join("vmlinux");
     let (path, other) = (folder.join(&name), folder.join(format!("{name}.without-pvh")));
     if let Some(known) = [&path, &other].into_iter().find(|p| p.exists() && (!pvh || *p == &path)) {

@@ -4,7 +4,7 @@
 //! host's, and a quiet one shows no line. Its log is found by its shape all the same
 //! ([`vmeter_kernel_image::shape::growth`]), and looked at every ms as long as it goes on: each
 //! record came between two looks. A search
-//! reads what is there of the guest's RAM, and has no more than an eighth of a CPU.
+//! reads what is there of the guest's RAM, and has no more than an eighth of a CPU; a 64th once the log is where it stays.
 
 use super::read_bounded;
 use crate::guest_ram::GuestKernel;
@@ -40,8 +40,12 @@ const SOON: Ns = 20_000_000;
 const LATER: Ns = 1_000_000_000;
 /// So many times longer after each that found nothing.
 const SLOWER: Ns = 2;
-/// A search has this part of a CPU at most.
+/// A search has this part of a CPU at most, and this much once the log is settled.
 const SHARE: Ns = 8;
+const SHARE_SETTLED: Ns = 64;
+/// A kernel that moves its log does so before it says as much, right after its command line (`setup_log_buf`): one
+/// that grows beyond it stays where it is, and what else is searched for is another kernel.
+const SETTLED: u64 = 200;
 /// Most bytes that are noted of a guest: a log of 100,000 records that is moved twice has some 8 MB.
 const MOST_BYTES: usize = 32 << 20;
 /// So long after the exec, ns.
@@ -188,13 +192,24 @@ struct Looks {
     /// When the next search is due, and how long after it the one after that.
     search: Ns,
     pause: Ns,
+    /// The log that grows is where it stays.
+    settled: bool,
 }
 
 impl Looks {
     fn of(tracee: Tracee, kernel: GuestKernel) -> Self {
         let now = clock::monotonic();
         let growth = Growth::default();
-        Looks { tracee, kernel, growth, last: now, came: 0, search: now, pause: SOON / SLOWER }
+        Looks {
+            tracee,
+            kernel,
+            growth,
+            last: now,
+            came: 0,
+            search: now,
+            pause: SOON / SLOWER,
+            settled: false,
+        }
     }
 
     /// How long until the next look.
@@ -212,6 +227,7 @@ impl Looks {
         let begun = clock::monotonic();
         let mut came = self.growth.look(&Direct(&self.tracee));
         if !came.is_empty() {
+            self.settled |= came.iter().any(|came| came.seq >= SETTLED);
             self.search = self.search.max(begun + self.pause);
         } else if begun >= self.search {
             let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
@@ -220,8 +236,14 @@ impl Looks {
             let took = cpu_time() - before;
             // A kernel that moves its log does so right after its first lines.
             let found = !came.is_empty();
-            self.pause = if found { SOON } else { (self.pause * SLOWER).min(LATER) };
-            self.search = clock::monotonic() + self.pause.max(took * SHARE);
+            self.settled &= !found;
+            self.pause = match (found, self.settled) {
+                (true, _) => SOON,
+                (false, true) => LATER,
+                (false, false) => (self.pause * SLOWER).min(LATER),
+            };
+            let share = if self.settled { SHARE_SETTLED } else { SHARE };
+            self.search = clock::monotonic() + self.pause.max(took * share);
         }
         if !came.is_empty() {
             let _ = write!(text, "{} {}", clock::monotonic(), self.last);
