@@ -211,3 +211,34 @@ fn what_a_kernel_offers_is_not_needed_to_name_what_it_does() {
     let poor = without(&lab, "symbols", &["guest-ftrace", "tcg-plugin"], (Some(&shaped), &grew));
     compare("no trace, types, symbols", &full, &poor);
 }
+
+#[test]
+fn what_is_no_kernels_symbols_is_refused_before_anything_boots() {
+    let lab = Lab::new();
+    let boot = |name: &str, content: &str| {
+        let file = lab.path(name);
+        std::fs::write(&file, content).expect("scratch space");
+        lab.run(&[
+            "boot",
+            "--vmm",
+            "mock",
+            "--warmup",
+            "0",
+            "--runs",
+            "1",
+            "--symbols",
+            text(&file),
+        ])
+    };
+    let map = "ffffffff81000000 T _text\nffffffff82000010 t a_init\n";
+    assert_eq!(boot("System.map", map).status, 0);
+    for content in ["", "hello\n", "ffffffff81000000 D only_data\n", "\x7fELF and no more"] {
+        let ran = boot("other", content);
+        assert_eq!(ran.status, 2, "{content}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("--symbols ") && ran.stderr.contains("kernel"),
+            "{}",
+            ran.stderr
+        );
+    }
+}

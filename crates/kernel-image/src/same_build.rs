@@ -77,7 +77,7 @@ impl BuildSymbols {
     /// # Errors
     /// When they are too few, or not all begins of functions of this build.
     pub fn names(&self, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, String>> {
-        let bad = |reason: String| Err(Error::malformed("kernel's symbols", reason));
+        let bad = |reason: String| Err(Error::OtherBuild(reason));
         let all = addresses.len();
         if all < FEWEST {
             return bad(format!(
@@ -97,10 +97,10 @@ impl BuildSymbols {
             let best = shifts.map(right).max().unwrap_or(0);
             return bad(match fits.len() {
                 0 => format!(
-                    "they are of another build: of the {all} functions that the log calls by their \
+                    "these are symbols of another build: of the {all} functions that the log calls by their \
                      address, {best} begin where they say"
                 ),
-                n => format!("the log's addresses fit them in {n} ways"),
+                n => format!("the addresses in the log fit these symbols in {n} ways"),
             });
         };
         let name = |address: &u64| Some((*address, at(*address, shift)?.to_owned()));

@@ -355,10 +355,11 @@ fn of_its_build(image: &KernelImage, file: &Path) -> vmeter_kernel_image::Result
     if addresses::fits(image, build.symbols()) {
         return Ok(build.into_symbols());
     }
-    Err(vmeter_kernel_image::Error::Missing {
-        what: format!("the initcall table that --symbols {} tells of", file.display()),
-        why: "they are of another build".into(),
-    })
+    Err(vmeter_kernel_image::Error::OtherBuild(format!(
+        "--symbols {}: of another build than {}, whose table of initcalls is not where they say",
+        file.display(),
+        image.path().display()
+    )))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SourceError> {
