@@ -48,6 +48,9 @@ pub enum Error {
     /// Guest RAM does not hold what the kernel image says it should.
     #[error("guest RAM: {0}")]
     Ram(String),
+    /// Symbols that do not name what a kernel's log calls by its address.
+    #[error("{0}")]
+    OtherBuild(String),
     /// A dump or a table is malformed.
     #[error("malformed {what}: {reason}")]
     Malformed {

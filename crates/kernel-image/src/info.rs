@@ -373,6 +373,12 @@ impl KernelInfo {
         })
     }
 
+    /// What it lacks of what guests' RAM is read by: variables among its symbols, types, and
+    /// events of initcalls.
+    pub fn lacks(&self) -> [bool; 3] {
+        [!self.symbols.contains_key("prb"), self.fields.is_empty(), !self.traces_initcalls]
+    }
+
     /// The table that names functions by address: from the cache, or worked out
     /// of `kernel` again.
     ///

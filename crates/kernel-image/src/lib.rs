@@ -10,6 +10,7 @@
 //! 2. [`locate()`] finds guest RAM among a VMM's mappings, and the kernel in it,
 //!    KASLR or not; [`Guest`] reads it by the kernel's virtual addresses. [`discover()`]
 //!    finds one that no file was given of, by the tables that it holds for itself.
+//!    Names that a kernel has not itself are those of its build ([`same_build`]).
 //! 3. [`printk`] and [`ftrace`] copy the raw rings into self-describing dumps,
 //!    and turn dumps into records and events later.
 //!
@@ -36,6 +37,7 @@ pub mod kallsyms;
 pub mod locate;
 pub mod printk;
 pub mod ram;
+pub mod same_build;
 pub mod shape;
 mod symbols;
 
@@ -49,4 +51,5 @@ pub use image::{cut_short, KernelImage, Segment};
 pub use info::KernelInfo;
 pub use locate::{locate, Candidate, Located};
 pub use ram::{GuestRam, HostMemory, MappedRam, Region};
+pub use same_build::BuildSymbols;
 pub use symbols::{Symbol, Symbols};

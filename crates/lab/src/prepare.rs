@@ -7,7 +7,7 @@ use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::root_image::{self, RootImageSpec};
 use vmeter_appliance::{ApplianceSpec, ExtraFile, SizeReport};
 use vmeter_base::files;
-use vmeter_kernel_image::KernelImage;
+use vmeter_kernel_image::{BuildSymbols, KernelImage};
 use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, Chosen, MachineSpec};
@@ -73,6 +73,10 @@ pub(crate) fn prepare_with(
 ) -> Result<Prepared> {
     let until = until(spec)?;
     NamedMark::parse_all(&spec.mark).map_err(usage)?;
+    if let Some(symbols) = &spec.symbols {
+        let opened = BuildSymbols::open(symbols);
+        opened.map_err(|error| usage(format!("--symbols {}: {error}", symbols.display())))?;
+    }
     let inputs = Inputs::find(spec, cache, wishes)?;
     let mut effective = spec.clone();
     if let (Some(kernel), Some(_)) = (&inputs.kernel, &spec.kernel) {
@@ -224,8 +228,15 @@ fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a K
 
 /// The ELF image inside `kernel`, in the cache; `pvh` if it is to be entered by PVH.
 fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
-    let info = vmeter_kernel_image::KernelInfo::open(cache, kernel).map_err(usage)?;
-    let name = info.build_id.clone().unwrap_or_else(|| info.version.replace('/', "_"));
+    // One without symbols has no more than its file.
+    let named = match vmeter_kernel_image::KernelInfo::open(cache, kernel) {
+        Ok(info) => info.build_id.unwrap_or(info.version),
+        Err(_) => {
+            let image = KernelImage::open(kernel).map_err(usage)?;
+            image.build_id().unwrap_or_else(|| image.version()).to_owned()
+        }
+    };
+    let name = named.replace('/', "_");
     let folder = cache.join("vmlinux");
     let (path, other) = (folder.join(&name), folder.join(format!("{name}.without-pvh")));
     if let Some(known) = [&path, &other].into_iter().find(|p| p.exists() && (!pvh || *p == &path)) {

@@ -29,6 +29,11 @@ pub const TORN: [&str; 2] = ["guest_log_torn", "guest_trace_torn"];
 /// Count of the records of a log of which nothing says when they were said.
 pub const UNPLACED: &str = "guest_log_unplaced";
 
+/// Said (as a count of 1) of a kernel that lacks what it would be read by: variables among its symbols
+/// (`CONFIG_KALLSYMS_ALL`), types (`CONFIG_DEBUG_INFO_BTF`), and events of initcalls (`CONFIG_FTRACE`).
+pub const LACKS: [&str; 3] =
+    ["guest_kernel_lacks_data", "guest_kernel_lacks_types", "guest_kernel_lacks_events"];
+
 /// The level below which a kernel that is told to be `quiet` prints (kernel: include/linux/printk.h,
 /// `CONSOLE_LOGLEVEL_QUIET`).
 const QUIET: u32 = 4;

@@ -54,6 +54,9 @@ pub struct MachineSpec {
     pub firmware: Option<String>,
     /// Kernel image; the cached Debian kernel if absent.
     pub kernel: Option<PathBuf>,
+    /// Symbols of the kernel's build (`System.map`, `vmlinux`), for a kernel that has none itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbols: Option<PathBuf>,
     /// Initial RAM disk; the appliance for `init` if absent.
     pub initrd: Option<PathBuf>,
     /// Added to the kernel command line.

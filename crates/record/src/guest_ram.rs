@@ -111,6 +111,17 @@ impl GuestKernel {
         }
     }
 
+    /// What it lacks of what its guest's RAM is read by, as [`KernelInfo::lacks`]: by its file, or by its
+    /// own RAM once that was looked into; none if neither is known.
+    pub fn lacks(&self) -> Option<[bool; 3]> {
+        let known = self.known.as_ref().map(|known| &known.0).or(self.info.as_ref());
+        let closed = || {
+            let image = KernelImage::open(self.path.as_deref()?).ok()?;
+            Some([true, image.section(".BTF").is_none(), !image.traces_initcalls()])
+        };
+        known.map(KernelInfo::lacks).or_else(closed)
+    }
+
     /// Finds it in a stopped VMM, which a VMM may have made impossible, and calls `look` with
     /// its memory.
     ///

@@ -95,7 +95,7 @@ fn depends<P>(record: &SessionRecord<P>) -> bool {
     let relative = |path: &Path| path.is_relative() && path.components().count() > 1;
     record.prepare.is_some()
         || record.machines.iter().map(|machine| &machine.spec).any(|spec| {
-            let files = [&spec.kernel, &spec.initrd];
+            let files = [&spec.kernel, &spec.symbols, &spec.initrd];
             let named = [&spec.vmm, &spec.machine, &spec.firmware];
             !spec.command.is_empty()
                 || files.into_iter().flatten().any(|file| file.is_relative())

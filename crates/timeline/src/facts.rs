@@ -52,6 +52,8 @@ pub(crate) struct Facts<'a> {
     pub wanted: [Option<u64>; 2],
     /// How many of its records have no place in the run.
     pub log_unplaced: u64,
+    /// What its kernel lacks to be read by, of [`kernel_log::LACKS`].
+    pub lacks: [bool; 3],
     /// Records of the log, and pages of the trace, that a running guest wrote while they were copied.
     pub torn: [u64; 2],
     /// True if the guest's first process is known to be systemd.
@@ -112,6 +114,7 @@ impl<'a> Facts<'a> {
             log_lost: count(seen, kernel_log::LOST).map_or(0, |(_, count)| count),
             wanted: kernel_log::WANTED.map(|of| count(seen, of).map(|(_, bytes)| bytes)),
             torn: kernel_log::TORN.map(|of| count(seen, of).map_or(0, |(_, count)| count)),
+            lacks: kernel_log::LACKS.map(|of| count(seen, of).is_some()),
             log_unplaced: count(seen, kernel_log::UNPLACED).map_or(0, |(_, count)| count),
             systemd: systemd::is_there(lines, &processes),
             processes,

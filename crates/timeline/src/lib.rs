@@ -52,6 +52,7 @@ mod counts;
 mod facts;
 mod hints;
 mod input;
+mod lacks;
 mod landmarks;
 mod lines;
 mod marks;
@@ -133,6 +134,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     timeline.command_line = marks::command_line(&facts, &run.argv);
     warnings.extend(missing::lost(&facts));
     warnings.extend(missing::lost_time(&facts, &anchors));
+    warnings.extend(lacks::said(&facts));
     warnings.extend(missing::explain(&timeline, &facts, &anchors, run));
     timeline.warnings = warnings;
     timeline

@@ -371,3 +371,41 @@ fn grubs_timeout_ends_where_it_boots_an_entry() {
     let found = timeline(&events);
     assert_eq!(bounds(&found, "grub:timeout"), Some((1_160, 4_230)), "{:?}", found.spans);
 }
+
+#[test]
+fn what_a_kernel_lacks_is_said_where_it_would_have_told_more() {
+    let lacks = |events: &[Event], word: &str| {
+        timeline(events).warnings.iter().filter(|said| said.contains(word)).count()
+    };
+    let said = |call: [&str; 2], error: Ns| {
+        let mut events = guest(PROGRAMS);
+        events.push(logged(1_000, error, "Linux version 6.12.113"));
+        events.extend((0..).zip(call).map(|(n, text)| logged(1_500 + n, error, text)));
+        events.push(logged(2_000, error, "Run /init as init process"));
+        events
+    };
+    let named =
+        ["calling  a_init+0x0/0x10 @ 1", "initcall a_init+0x0/0x10 returned 0 after 900 usecs"];
+    let by_address = [
+        "calling  0xffffffff82000010 @ 1",
+        "initcall 0xffffffff82000010 returned 0 after 900 usecs",
+    ];
+    let all = ["data", "types", "events"].map(|of| count(&format!("guest_kernel_lacks_{of}"), 1));
+    for (events, lines) in [
+        (said(named, 0), [0, 0, 0]),
+        (said(named, 2), [0, 0, 1]),
+        (said(by_address, 0), [1, 0, 0]),
+        (said(["PCI: Using", "clocksource: tsc"], 0), [0, 1, 0]),
+    ] {
+        let words = [
+            "--symbols FILE names them",
+            "`quiet initcall_debug log_buf_len=512K` on its",
+            "off by 2.0 ms",
+        ];
+        let found = |events: &[Event]| words.map(|word| lacks(events, word));
+        // What a kernel has it need not be told to have.
+        let whole = found(&events);
+        assert_eq!((whole[1], whole[2]), (0, 0));
+        assert_eq!(found(&[&events[..], &all].concat()), lines);
+    }
+}

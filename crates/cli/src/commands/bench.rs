@@ -75,7 +75,10 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
     append.extend(change.append);
     let mut vmm_arg = base.vmm_arg;
     vmm_arg.extend(change.vmm_arg);
+    // Those of one build name nothing of another.
+    let symbols = change.symbols.or(base.symbols.filter(|_| change.kernel.is_none()));
     MachineSpec {
+        symbols,
         vmm: change.vmm.or(base.vmm),
         accel: change.accel.or(base.accel),
         machine: change.machine.or(base.machine),

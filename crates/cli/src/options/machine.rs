@@ -23,6 +23,10 @@ pub struct Machine {
     /// Kernel image (default: the newest that `vmeter kernel fetch` has cached).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub kernel: Option<PathBuf>,
+    /// Names for a kernel without CONFIG_KALLSYMS: the System.map or the vmlinux of the very build
+    /// that boots. Those of another build name nothing.
+    #[arg(long, value_name = "FILE", value_parser = utf8())]
+    pub symbols: Option<PathBuf>,
     /// Initial RAM disk (default: the appliance named by --init).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub initrd: Option<PathBuf>,
@@ -82,6 +86,7 @@ impl Machine {
             machine: self.machine,
             firmware: self.firmware,
             kernel: self.kernel,
+            symbols: self.symbols,
             initrd: self.initrd,
             append: self.append,
             smp: self.smp,

@@ -41,6 +41,12 @@ impl Growth {
                 let found = array::starts(window, Kind::Info).map(|offset| at + offset as u64);
                 let new = found.filter(|at| !self.arrays.iter().any(|ring| ring.contains(*at)));
                 if let Some(array) = new.and_then(|at| Array::around(host, at, Kind::Info)) {
+                    // One that has grown since it was looked at is no other.
+                    let own = self.arrays.iter_mut().find(|ring| array.contains(ring.address));
+                    if let Some(ring) = own {
+                        ring.seen = ring.seen.max(array.numbers.len() as u64);
+                        return true;
+                    }
                     came.extend((0..array.numbers.len()).filter_map(|place| {
                         let ts_ns = u64_at(array.element(place, Kind::Info), 8)?;
                         Some(Came { seq: array.numbers[place], ts_ns })
@@ -117,6 +123,7 @@ impl Ring {
 mod tests {
     use super::*;
     use crate::ram::PAGE;
+    use proptest::prelude::*;
     use std::cell::RefCell;
     use std::io;
 
@@ -167,5 +174,58 @@ mod tests {
         assert_eq!(growth.look(&ram), [Came { seq: 25, ts_ns: 175 }]);
         ram.0.borrow_mut().fill(0);
         assert_eq!(growth.look(&ram), []);
+    }
+
+    /// Where the log of 16 records begins that [`Ram::says`] writes.
+    const LOG: usize = 4 * PAGE as usize;
+
+    impl Ram {
+        fn says(&self, records: std::ops::Range<usize>) {
+            records.for_each(|n| self.put(LOG + n % 16 * INFO, n as u64, 7 * n as u64));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_record_is_told_once_and_in_order(steps in proptest::collection::vec(1usize..16, 1..40)) {
+            let ram = Ram(RefCell::new(vec![0; 64 * PAGE as usize]));
+            let all = [Candidate { address: 0, length: 64 * PAGE }];
+            let mut growth = Growth::default();
+            ram.says(0..3);
+            let mut came = growth.search(&all, &ram);
+            let mut said = 3;
+            for step in steps {
+                ram.says(said..said + step);
+                said += step;
+                // What a search comes across meanwhile is told by the next look.
+                prop_assert_eq!(growth.search(&all, &ram), []);
+                came.extend(growth.look(&ram));
+            }
+            let expected = (0..said as u64).map(|seq| Came { seq, ts_ns: 7 * seq });
+            prop_assert_eq!(came, expected.collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn whatever_a_guest_writes_a_look_has_an_end(
+            words in proptest::collection::vec((0usize..0x1_0000, 0u64..40), 0..300),
+            said in 3usize..60,
+        ) {
+            let ram = Ram(RefCell::new(vec![0; 0x4_0000]));
+            let all = [Candidate { address: 0, length: 0x4_0000 }];
+            let mut growth = Growth::default();
+            for (n, (place, word)) in words.into_iter().enumerate() {
+                ram.0.borrow_mut()[place * 4..place * 4 + 8.min(0x4_0000 - place * 4)]
+                    .iter_mut()
+                    .zip(word.to_ne_bytes())
+                    .for_each(|(byte, new)| *byte = new);
+                if n % 7 == 0 {
+                    ram.says(said..said + n % 5);
+                    prop_assert!(growth.look(&ram).len() <= MAX_FOUND * AT_ONCE);
+                }
+                if n % 31 == 0 {
+                    growth.search(&all, &ram);
+                }
+            }
+        }
     }
 }

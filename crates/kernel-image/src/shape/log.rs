@@ -7,7 +7,7 @@ use super::{each_page, outermost};
 use crate::bytes::u64_at;
 use crate::locate::Candidate;
 use crate::printk::{Parts, PrintkDump, PrintkRecord};
-use crate::ram::HostMemory;
+use crate::ram::{HostMemory, PAGE};
 
 /// Fewest records of a log that is told from chance.
 const FEWEST: usize = 8;
@@ -69,7 +69,9 @@ fn texts<H: HostMemory + ?Sized>(
     }
     let blocks = Blocks::of(&blocks);
     let mut found = None;
-    for block in outermost(candidates) {
+    let all = outermost(candidates);
+    for block in all.iter().filter_map(|block| near(*block, descriptors.address)).chain(all.clone())
+    {
         each_page(block, host, |at, window| {
             found = blocks.ring_at(host, at, window);
             found.is_none()
@@ -79,6 +81,20 @@ fn texts<H: HostMemory + ?Sized>(
         }
     }
     found
+}
+
+/// How far from its descriptors a log's texts are looked for first, bytes.
+const NEAR: u64 = 32 << 20;
+
+/// The part of a block that is near an address of it: a kernel allocates the parts of its log one after another, and
+/// the first one's are variables of its image.
+fn near(block: Candidate, address: u64) -> Option<Candidate> {
+    let end = block.address.saturating_add(block.length);
+    (block.address..end).contains(&address).then_some(())?;
+    // Pages are those of the block.
+    let before = (address - block.address).saturating_sub(NEAR) / PAGE * PAGE;
+    let from = block.address + before;
+    Some(Candidate { address: from, length: end.min(address.saturating_add(NEAR)) - from })
 }
 
 /// Where a descriptor's text begins and ends; none if it has none.

@@ -35,11 +35,15 @@ pub(super) struct Texts {
 pub(super) struct Blocks<'a> {
     all: &'a [Block],
     by_id: HashMap<u64, usize>,
+    /// The least and the greatest id: almost no other word of RAM is in between.
+    ids: (u64, u64),
 }
 
 impl<'a> Blocks<'a> {
     pub(super) fn of(all: &'a [Block]) -> Self {
-        Blocks { all, by_id: all.iter().enumerate().map(|(n, block)| (block.id, n)).collect() }
+        let ids = all.iter().map(|block| block.id);
+        let ids = (ids.clone().min().unwrap_or(0), ids.max().unwrap_or(0));
+        Blocks { all, by_id: all.iter().enumerate().map(|(n, block)| (block.id, n)).collect(), ids }
     }
 
     /// The ring, if a window of RAM at `at` is within it.
@@ -50,7 +54,8 @@ impl<'a> Blocks<'a> {
         window: &[u8],
     ) -> Option<Texts> {
         (0..window.len().saturating_sub(7)).step_by(8).find_map(|offset| {
-            let block = *self.by_id.get(&u64_at(window, offset)?)?;
+            let id = u64_at(window, offset).filter(|id| (self.ids.0..=self.ids.1).contains(id))?;
+            let block = *self.by_id.get(&id)?;
             self.ring_of(host, at + offset as u64, block)
         })
     }

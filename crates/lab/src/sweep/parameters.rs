@@ -12,12 +12,13 @@ use vmeter_session::failure::usage;
 /// More points than this are a mistake in a range.
 const MAX_POINTS: usize = 10_000;
 /// Options of the machine that can be varied by name.
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 15] = [
     "vmm",
     "accel",
     "machine",
     "firmware",
     "kernel",
+    "symbols",
     "initrd",
     "append",
     "smp",
@@ -230,7 +231,7 @@ fn substituted(spec: &mut MachineSpec, name: &str, value: &str) -> bool {
     let MachineSpec { vmm, machine, firmware, init, root, until, .. } = spec;
     [vmm, machine, firmware, init, root, until].into_iter().flatten().for_each(&mut replace);
     spec.append.iter_mut().chain(&mut spec.command).chain(&mut spec.vmm_arg).for_each(&mut replace);
-    for path in [&mut spec.kernel, &mut spec.initrd].into_iter().flatten() {
+    for path in [&mut spec.kernel, &mut spec.symbols, &mut spec.initrd].into_iter().flatten() {
         if let Some(mut text) = path.to_str().map(str::to_owned) {
             replace(&mut text);
             *path = text.into();
@@ -261,6 +262,7 @@ fn set(spec: &mut MachineSpec, name: &str, value: &str) -> Result<()> {
         "machine" => spec.machine = text(),
         "firmware" => spec.firmware = text(),
         "kernel" => spec.kernel = Some(value.into()),
+        "symbols" => spec.symbols = Some(value.into()),
         "initrd" => spec.initrd = Some(value.into()),
         "append" if value.is_empty() => {}
         "append" => spec.append.push(value.to_owned()),

@@ -12,7 +12,9 @@
 //! ([`super::log_growth`]). A log that nothing ties to the host's clock has no place
 //! in the run, and is left out.
 
+mod names;
 mod steady;
+mod together;
 
 use super::console::Console;
 use super::firmware::ARRIVAL_ERROR_NS;
@@ -24,10 +26,12 @@ use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::Line;
+use names::Names;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use steady::AtEnd;
+use vmeter_base::files;
 use vmeter_kernel_image::clocks::Clocks;
 use vmeter_kernel_image::ftrace::FtraceKind;
 use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
@@ -56,8 +60,12 @@ impl Recorder for GuestPrintk {
         Some(Box::new(Recording {
             kernel: GuestKernel::of(context)?,
             dir: context.dir.to_owned(),
+            symbols: context.spec.symbols.clone(),
+            image: context.kernel.map(Path::to_owned),
+            names: None,
             accel: context.accel,
             tsc_offset: None,
+            lacks: None,
             unopened: None,
             dump: None,
         }))
@@ -73,13 +81,17 @@ impl Recorder for GuestPrintk {
         let records = dump.records();
         let wanted = dump.bytes_wanted(&records).unwrap_or(0);
         let (clocks, torn) = (dump.clocks().cloned(), dump.torn());
-        Ok(Log { records, clocks, wanted, torn, parameters })
+        let names = match source.files.len() {
+            ..2 => Names::default(),
+            _ => names::parse(&String::from_utf8_lossy(&read_bounded(dir, source, 1)?)),
+        };
+        Ok(Log { records, clocks, wanted, torn, names, parameters })
     }
 
     fn decode(
         &self,
         log: &Log,
-        _: &SourceRecord,
+        source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
         let anchors = match saved.raw(&GuestFtrace)? {
@@ -98,20 +110,22 @@ impl Recorder for GuestPrintk {
                 false => in_order(matches(records, anchors), &shown),
             }
         };
-        let matched = match saved.raw(&LogGrowth)? {
-            Some(looks) if !saved.run.icount => {
-                let came = windows(&looks, records, saved.run.exec_ns);
-                matched.into_iter().zip(came).map(|(own, came)| own.or(came)).collect()
-            }
-            _ => matched,
-        };
+        let came = came(saved, records)?;
+        let matched: Vec<_> = matched.into_iter().zip(&came).map(|(own, c)| own.or(*c)).collect();
         // Virtual time loses nothing.
         let loses = if saved.run.icount { records.len() } else { steady::loses(records) };
         let mut placed = place_matched(records, &matched, window, loses);
         if !saved.run.icount {
             let by_clock = steady::by_clock(records, &matched, log.at_end(saved.run), window);
-            for (placed, by_clock) in placed.iter_mut().zip(by_clock) {
-                let better = |clock: &(Ns, Ns)| placed.is_none_or(|placed| clock.1 < placed.1);
+            for ((placed, by_clock), came) in placed.iter_mut().zip(by_clock).zip(&came) {
+                let better = |(at, error): &(Ns, Ns)| {
+                    // A clock that stood still contradicts the looks.
+                    let may_be = |seen: &(Ns, Ns)| {
+                        at.saturating_sub(seen.0).saturating_abs() <= seen.1.saturating_add(*error)
+                    };
+                    placed.is_none_or(|placed| *error < placed.1)
+                        && came.as_ref().is_none_or(may_be)
+                };
                 *placed = by_clock.filter(better).or(*placed);
             }
         }
@@ -136,11 +150,20 @@ impl Recorder for GuestPrintk {
             (kernel_log::UNPLACED, unplaced),
             (kernel_log::TORN[0], log.torn),
         ];
-        events.extend(counts.into_iter().filter(|(_, value)| *value > 0).map(|(name, value)| {
+        let lacks =
+            kernel_log::LACKS.map(|name| (name, source.parameters.contains_key(name).into()));
+        let counts = counts.into_iter().chain(lacks);
+        events.extend(counts.filter(|(_, value)| *value > 0).map(|(name, value)| {
             let what = What::Count { name: name.into(), value };
             Event { at, error_ns: 0, source: NAME.into(), insns: None, what }
         }));
         Ok(events)
+    }
+
+    fn refine_events(&self, saved: &Saved<'_>, events: &mut [Event]) {
+        if let Ok(Some(log)) = saved.raw(self) {
+            names::put(&log.names, events);
+        }
     }
 
     fn clues(&self, log: &Log, clues: &mut Clues) {
@@ -161,6 +184,8 @@ pub struct Log {
     wanted: u64,
     /// Records that were left out, for the guest wrote while they were copied.
     torn: u64,
+    /// Names of functions that it says by their address.
+    names: Names,
     parameters: guest_clock::Parameters,
 }
 
@@ -175,6 +200,16 @@ impl Log {
         let host = GuestClock::read_at(run, &self.parameters, tsc, read).ok()?;
         let (at, rate) = (host.at(tsc), host.rate());
         Some(AtEnd { clocks, at, error: host.error_ns, rate })
+    }
+}
+
+/// For each record when it came, where the log was watched as it grew, and half of the time between two looks.
+fn came(saved: &Saved<'_>, records: &[PrintkRecord]) -> Result<Vec<Option<(Ns, Ns)>>, SourceError> {
+    match saved.raw(&LogGrowth)? {
+        Some(looks) if !saved.run.icount => {
+            Ok(together::apart(records, windows(&looks, records, saved.run.exec_ns)))
+        }
+        _ => Ok(vec![None; records.len()]),
     }
 }
 
@@ -406,8 +441,14 @@ const MAX_PIECES: usize = 64;
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
+    /// Symbols of the kernel's build that the user gave, and the kernel's file.
+    symbols: Option<PathBuf>,
+    image: Option<PathBuf>,
+    names: Option<Names>,
     accel: Option<Accel>,
     tsc_offset: Option<i64>,
+    /// What its kernel lacks, of [`kernel_log::LACKS`].
+    lacks: Option<[bool; 3]>,
     /// Why the kernel's file says nothing of it.
     unopened: Option<SourceError>,
     dump: Option<PrintkDump>,
@@ -429,9 +470,14 @@ impl Live for Recording {
             Some(error) => Err(error),
             None => self.kernel.look_into(tracee, take),
         };
+        self.lacks = self.kernel.lacks();
         let found = by_symbols.or_else(|error| self.kernel.log_by_shape(tracee).map_err(|_| error));
         match found {
-            Ok(dump) => self.dump = Some(dump),
+            Ok(dump) => {
+                let records = dump.records();
+                self.dump = Some(dump);
+                self.names = names::of(self, &records)?;
+            }
             // Whether there is a kernel at all was not known.
             Err(_) if self.kernel.may_be_none(tracee) => {}
             Err(error) => return Err(error),
@@ -446,7 +492,17 @@ impl Live for Recording {
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(dump) = self.dump else { return Ok(None) };
         dump.write(&self.dir.join(FILE)).map_err(failed)?;
-        Ok(Some(guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset)))
+        let mut record = guest_clock::record::<GuestPrintk>(FILE, self.accel, self.tsc_offset);
+        let lacks = self.lacks.unwrap_or_default();
+        let lacks = kernel_log::LACKS.iter().zip(lacks).filter(|(_, lacks)| *lacks);
+        record.parameters.extend(lacks.map(|(name, _)| ((*name).to_owned(), true.into())));
+        if let Some(names) = &self.names {
+            let path = self.dir.join(names::FILE);
+            files::write_in_new_folder(&path, names::to_text(names).as_bytes())
+                .map_err(|error| SourceError::Io { path, error })?;
+            record.files.push(names::FILE.into());
+        }
+        Ok(Some(record))
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A kernel without symbols may stamp its log by a clock that counts nothing yet, or that nobody can tie to the
 //! host's, and a quiet one shows no line. Its log is found by its shape all the same
-//! ([`vmeter_kernel_image::shape::growth`]), and looked at every 4 ms: each record came between two looks. A search
-//! reads what is there of the guest's RAM, and has no more than an eighth of a CPU.
+//! ([`vmeter_kernel_image::shape::growth`]), and looked at every ms as long as it goes on: each
+//! record came between two looks. A search
+//! reads what is there of the guest's RAM, and has no more than an eighth of a CPU; a 64th once the log is where it stays.
 
 use super::read_bounded;
 use crate::guest_ram::GuestKernel;
@@ -30,15 +31,23 @@ pub const NAME: &str = "log-growth";
 /// (`CLOCK_MONOTONIC`, ns), and the records, `NUMBER:STAMP`.
 const FILE: &str = "log-growth.txt";
 
-/// Between two looks.
-const EACH: Ns = 4_000_000;
+/// Between two looks at a log that goes on, and at one that has not for a while.
+const EACH: Ns = 1_000_000;
+const SELDOM: Ns = 4_000_000;
+const A_WHILE: Ns = 100_000_000;
 /// Between two searches of a log that does not go on: at first, and at most.
 const SOON: Ns = 20_000_000;
 const LATER: Ns = 1_000_000_000;
 /// So many times longer after each that found nothing.
 const SLOWER: Ns = 2;
-/// A search has this part of a CPU at most.
+/// A search has this part of a CPU at most, and this much once the log is settled.
 const SHARE: Ns = 8;
+const SHARE_SETTLED: Ns = 64;
+/// A kernel that moves its log does so before it says as much, right after its command line (`setup_log_buf`): one
+/// that grows beyond it stays where it is, and what else is searched for is another kernel.
+const SETTLED: u64 = 200;
+/// Most bytes that are noted of a guest: a log of 100,000 records that is moved twice has some 8 MB.
+const MOST_BYTES: usize = 32 << 20;
 /// So long after the exec, ns.
 const MOST_NS: Ns = 120_000_000_000;
 
@@ -134,7 +143,8 @@ impl Live for Recording {
     fn prepare(&mut self, _: &mut LaunchPlan) -> Result<(), SourceError> {
         let opened = self.kernel.open();
         let can_read = self.kernel.info().is_none_or(Clocks::have_places);
-        self.wanted = opened.is_err() || !can_read;
+        // What is not traced its log tells, whose clock loses ticks until it is steady.
+        self.wanted = opened.is_err() || !can_read || !self.kernel.traces_initcalls();
         Ok(())
     }
 
@@ -146,7 +156,7 @@ impl Live for Recording {
         let mut looks = Looks::of(tracee.clone(), self.kernel.clone());
         let look = move |text: &mut String, since: Ns| {
             looks.look(text)?;
-            (since < MOST_NS).then_some(EACH)
+            (since < MOST_NS && text.len() < MOST_BYTES).then_some(looks.pause_ns())
         };
         let looking = Looking::start(NAME, String::new(), look);
         self.looking =
@@ -176,18 +186,40 @@ struct Looks {
     tracee: Tracee,
     kernel: GuestKernel,
     growth: Growth,
-    /// When the last look began.
+    /// When the last look began, and the last that found something.
     last: Ns,
+    came: Ns,
     /// When the next search is due, and how long after it the one after that.
     search: Ns,
     pause: Ns,
+    /// The log that grows is where it stays.
+    settled: bool,
 }
 
 impl Looks {
     fn of(tracee: Tracee, kernel: GuestKernel) -> Self {
         let now = clock::monotonic();
         let growth = Growth::default();
-        Looks { tracee, kernel, growth, last: now, search: now, pause: SOON / SLOWER }
+        Looks {
+            tracee,
+            kernel,
+            growth,
+            last: now,
+            came: 0,
+            search: now,
+            pause: SOON / SLOWER,
+            settled: false,
+        }
+    }
+
+    /// How long until the next look.
+    fn pause_ns(&self) -> Ns {
+        let silent = self.last.saturating_sub(self.came);
+        if silent < A_WHILE {
+            EACH
+        } else {
+            SELDOM
+        }
     }
 
     /// Adds a line for what is new; none if the process is gone.
@@ -195,6 +227,7 @@ impl Looks {
         let begun = clock::monotonic();
         let mut came = self.growth.look(&Direct(&self.tracee));
         if !came.is_empty() {
+            self.settled |= came.iter().any(|came| came.seq >= SETTLED);
             self.search = self.search.max(begun + self.pause);
         } else if begun >= self.search {
             let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
@@ -203,8 +236,14 @@ impl Looks {
             let took = cpu_time() - before;
             // A kernel that moves its log does so right after its first lines.
             let found = !came.is_empty();
-            self.pause = if found { SOON } else { (self.pause * SLOWER).min(LATER) };
-            self.search = clock::monotonic() + self.pause.max(took * SHARE);
+            self.settled &= !found;
+            self.pause = match (found, self.settled) {
+                (true, _) => SOON,
+                (false, true) => LATER,
+                (false, false) => (self.pause * SLOWER).min(LATER),
+            };
+            let share = if self.settled { SHARE_SETTLED } else { SHARE };
+            self.search = clock::monotonic() + self.pause.max(took * share);
         }
         if !came.is_empty() {
             let _ = write!(text, "{} {}", clock::monotonic(), self.last);
@@ -212,6 +251,7 @@ impl Looks {
                 let _ = write!(text, " {}:{}", came.seq, came.ts_ns);
             }
             text.push('\n');
+            self.came = begun;
         }
         self.last = begun;
         Some(())

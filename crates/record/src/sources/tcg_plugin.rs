@@ -30,6 +30,7 @@ pub use virtual_time::VirtualTime;
 
 use super::guest_ftrace::{self, GuestFtrace};
 use super::{blamed_line, guest_printk, read_bounded};
+use crate::guest_ram::failed;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
@@ -37,7 +38,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use vmeter_base::{files, fnv};
 use vmeter_kernel_image::ftrace::Decoded;
-use vmeter_kernel_image::KernelImage;
+use vmeter_kernel_image::{BuildSymbols, KernelImage, Symbols};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::{argv, capabilities};
 use vmeter_model::run::{SourceRecord, WatchLevel};
@@ -83,6 +84,7 @@ impl Recorder for TcgPlugin {
                 dir: context.dir.to_owned(),
                 cache: context.cache.to_owned(),
                 kernel: context.kernel.map(Path::to_owned),
+                symbols: context.spec.symbols.clone(),
                 extent,
                 armed: false,
             }) as _
@@ -197,6 +199,8 @@ struct Recording {
     dir: PathBuf,
     cache: PathBuf,
     kernel: Option<PathBuf>,
+    /// Symbols of its build, for one that has none itself.
+    symbols: Option<PathBuf>,
     extent: Extent,
     armed: bool,
 }
@@ -214,7 +218,10 @@ impl Live for Recording {
             false => LoadedBy::Guest,
         };
         let text = match &self.kernel {
-            Some(kernel) => cached_list(&self.cache, kernel, self.extent, by)?,
+            Some(kernel) => {
+                let files = (kernel.as_path(), self.symbols.as_deref());
+                cached_list(&self.cache, files, self.extent, by)?
+            }
             None => addresses::list(&addresses(&|_| None, self.extent.watch(), by)),
         };
         let limit = match by {
@@ -291,36 +298,43 @@ fn unpack(cache: &Path) -> Result<PathBuf, SourceError> {
 /// The list for a kernel, worked out once and kept in the cache.
 fn cached_list(
     cache: &Path,
-    kernel: &Path,
+    files: (&Path, Option<&Path>),
     extent: Extent,
     by: LoadedBy,
 ) -> Result<String, SourceError> {
-    let metadata = std::fs::metadata(kernel)
-        .map_err(|error| SourceError::Io { path: kernel.to_owned(), error })?;
+    let stand = |path: &Path| {
+        let metadata = std::fs::metadata(path)
+            .map_err(|error| SourceError::Io { path: path.to_owned(), error })?;
+        Ok(format!("{path:?} {} {:?}", metadata.len(), metadata.modified().ok()))
+    };
+    let (kernel, symbols) = (stand(files.0)?, files.1.map(stand).transpose()?);
     let level = match extent {
         Extent::Light => "light",
         Extent::Full => "full",
         Extent::Virtual => "virtual",
     };
-    let identity = format!(
-        "{kernel:?} {by:?} {} {:?} {:x}",
-        metadata.len(),
-        metadata.modified().ok(),
-        fnv::hash(PLUGIN)
-    );
+    let identity = format!("{kernel} {symbols:?} {by:?} {:x}", fnv::hash(PLUGIN));
     let path = cache.join(format!("tcg-{level}-{:016x}.txt", fnv::hash(identity.as_bytes())));
     if let Ok(text) = files::read_text_limited(&path, MAX_STAMPS) {
         return Ok(text);
     }
-    let text = list_for(kernel, extent, by)?;
+    let text = list_for(files, extent, by)?;
     write(&path, text.as_bytes())?;
     Ok(text)
 }
 
-fn list_for(kernel: &Path, extent: Extent, by: LoadedBy) -> Result<String, SourceError> {
-    let failed = |error: vmeter_kernel_image::Error| SourceError::Other(error.to_string());
+fn list_for(
+    (kernel, given): (&Path, Option<&Path>),
+    extent: Extent,
+    by: LoadedBy,
+) -> Result<String, SourceError> {
     let image = KernelImage::open(kernel).map_err(failed)?;
-    let symbols = image.symbols().map_err(failed)?;
+    // What runs before a kernel has no symbols of it: without any, that much is stamped.
+    let symbols = image.symbols().or_else(|_| match given {
+        Some(file) => of_its_build(&image, file),
+        None => Ok(Symbols::default()),
+    });
+    let symbols = symbols.map_err(failed)?;
     let mut all = Vec::new();
     if extent != Extent::Light {
         all.extend(initcalls(&image, &symbols));
@@ -333,6 +347,19 @@ fn list_for(kernel: &Path, extent: Extent, by: LoadedBy) -> Result<String, Sourc
         all.push(Address::once(entry, "pvh_start_xen"));
     }
     Ok(addresses::list(&all))
+}
+
+/// Symbols that were given of a kernel which has none; an error if they are another build's.
+fn of_its_build(image: &KernelImage, file: &Path) -> vmeter_kernel_image::Result<Symbols> {
+    let build = BuildSymbols::open(file)?;
+    if addresses::fits(image, build.symbols()) {
+        return Ok(build.into_symbols());
+    }
+    Err(vmeter_kernel_image::Error::OtherBuild(format!(
+        "--symbols {}: of another build than {}, whose table of initcalls is not where they say",
+        file.display(),
+        image.path().display()
+    )))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), SourceError> {

@@ -4,7 +4,8 @@
 //! in time), and none from when it has switched to a clocksource that counts by itself: from
 //! "clocksource: Switched to clocksource tsc-early" on, one offset holds for the whole log.
 //! (In two boots of 80 s here, 60 lines of the console arrived within 60 ms of it, the
-//! earliest 0.2 ms.) How much it lost until then is the difference to `sched_clock`, which
+//! earliest 0.2 ms.) It may stand still until its next tick, though, and make up for that then ([`stood`]),
+//! until it is marked stable. How much it lost until then is the difference to `sched_clock`, which
 //! RAM has, and "sched_clock: Marking stable (…)->(…, -LOST)" says. Nothing is lost before
 //! `sched_clock_init`, right before "Calibrating delay loop".
 
@@ -153,6 +154,25 @@ fn lost(records: &[PrintkRecord], end: Option<AtEnd<'_>>) -> Option<Ns> {
     ram.unwrap_or_else(said).map(|lost| lost.max(0))
 }
 
+/// For each record half of how long the clock stood still when it was said, ns. Until it is marked stable, the
+/// clock goes no further than a tick beyond the last one (`sched_clock_local`): what a guest says that gets no
+/// tick in time has one and the same stamp, and the clock makes up for it with the next.
+fn stood(records: &[PrintkRecord]) -> Vec<Ns> {
+    let stable =
+        |r: &PrintkRecord| r.by_kernel && r.text.starts_with("sched_clock: Marking stable");
+    let stable = records.iter().position(stable).unwrap_or(records.len());
+    let mut half = vec![0; records.len()];
+    let mut from = 0;
+    for group in records[..stable].chunk_by(|a, b| a.ts_ns == b.ts_ns) {
+        let to = from + group.len();
+        let goes_on = records.get(to).filter(|_| group.len() > 1 && group[0].ts_ns > 0);
+        let length = goes_on.map_or(0, |next| ts(next).saturating_sub(ts(&group[0])).max(0));
+        half[from..to].fill(length / 2);
+        from = to;
+    }
+    half
+}
+
 /// Records by the log's own clock: the run's time of each, and its error; none of those of
 /// which it says nothing.
 pub(super) fn by_clock(
@@ -180,6 +200,7 @@ pub(super) fn by_clock(
         return placed;
     };
     let lost = lost(records, end).filter(|_| parts.whole);
+    let stood = stood(records);
     for (index, record) in records.iter().enumerate() {
         let lost = match lost {
             _ if index >= parts.steady => (0, 0),
@@ -196,10 +217,12 @@ pub(super) fn by_clock(
             rate.between(anchor.ts, stamp)
         };
         let at = anchor.at.saturating_add(length).saturating_sub(lost.0);
+        let at = at.saturating_add(stood[index]);
         let at = at.clamp(window.start.min(window.end), window.end);
         let unknown =
             if clockless { BEFORE_CLOCK_NS.min(at.saturating_sub(window.start)).max(0) } else { 0 };
         let error = anchor.error.saturating_add(off).saturating_add(lost.1);
+        let error = error.saturating_add(stood[index]);
         placed[index] = Some((at, error.saturating_add(unknown)));
     }
     placed
@@ -253,6 +276,21 @@ mod tests {
         assert_eq!(at(2), Some((4_401, 5)));
         assert_eq!(at(0), Some((4_400, 2_005)));
         assert_eq!(at(1), at(0), "counted in ticks");
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_until_its_next_tick_places_what_is_said_meanwhile_in_between() {
+        let mut lines = BOOT.to_vec();
+        let still = [(1_400, "a"), (1_400, "b"), (1_400, "c"), (1_520, "d")];
+        lines.splice(5..5, still);
+        lines.extend([(3_000, "same"), (3_500, "once it is stable it stands still no more")]);
+        let records = log(&lines);
+        let mut matched = vec![None; records.len()];
+        matched[9] = Some((7_000 * MS, 200_000));
+        let placed = by_clock(&records, &matched, None, window());
+        let at = |index: usize| placed[index].map(|(at, error)| (at / MS, error / MS));
+        assert_eq!([at(5), at(6), at(7)], [Some((6_460, 60)); 3]);
+        assert_eq!((at(8), at(10), at(11)), (Some((6_520, 0)), Some((8_000, 0)), Some((8_000, 0))));
     }
 
     #[test]

@@ -152,14 +152,7 @@ pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
         ..Address::flagged(caller, "c", "do_one_initcall")
     }];
     all.extend(thunks(symbols));
-    let table = symbols.address("__initcall_start").zip(symbols.address("__initcall_end"));
-    let mut functions: Vec<u64> = match table {
-        Some((start, end)) => {
-            let size = end.saturating_sub(start).min(MAX_INITCALLS * 4);
-            targets(start, image.read(start, size).unwrap_or(&[])).collect()
-        }
-        None => by_shape(image, symbols),
-    };
+    let mut functions = table(image, symbols).unwrap_or_else(|| by_shape(image, symbols));
     functions.sort_unstable();
     functions.dedup();
     all.extend(functions.into_iter().filter_map(|address| {
@@ -167,6 +160,22 @@ pub fn initcalls(image: &KernelImage, symbols: &Symbols) -> Vec<Address> {
         Some(Address::flagged(address, "i", symbol.name))
     }));
     all
+}
+
+/// What the table of initcalls leads to, if it is where symbols say.
+fn table(image: &KernelImage, symbols: &Symbols) -> Option<Vec<u64>> {
+    let (start, end) = (symbols.address("__initcall_start")?, symbols.address("__initcall_end")?);
+    let size = end.saturating_sub(start).min(MAX_INITCALLS * 4);
+    Some(targets(start, image.read(start, size).unwrap_or(&[])).collect())
+}
+
+/// True if symbols are of an image's own build: all that its table of initcalls leads to are
+/// functions that begin there.
+pub(super) fn fits(image: &KernelImage, symbols: &Symbols) -> bool {
+    let begins = |address: &u64| {
+        symbols.lookup(*address).is_some_and(|(symbol, offset)| offset == 0 && symbol.is_function())
+    };
+    table(image, symbols).is_some_and(|all| all.len() >= FEWEST_INITCALLS && all.iter().all(begins))
 }
 
 /// What the entries of a table of distances that begins at `start` lead to.
