@@ -200,7 +200,7 @@ impl Path {
         name: &str,
     ) -> bool {
         let (via, level) = (&self.levels[at - 1], &self.levels[at]);
-        if locks::known(view, via, (waiter, who)).is_some() {
+        if !waits(name) && locks::known(view, via, (waiter, who)).is_some() {
             return true;
         }
         if view.evidence.groups.is_kernel(who) {

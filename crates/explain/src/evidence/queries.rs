@@ -43,9 +43,12 @@ impl Evidence {
 
     /// Whose thread made the first of a group, where that is recorded.
     pub fn maker(&self, group: GroupId) -> Option<GroupId> {
-        let first = self.groups.get(group)?.first;
-        let known = || self.started.maker(first).and_then(|maker| self.groups.group_of(maker));
-        self.groups.maker(group).or_else(known)
+        self.groups.maker(group).or_else(|| self.maker_now(group))
+    }
+
+    /// The same, by the name that it has had last.
+    pub fn maker_now(&self, group: GroupId) -> Option<GroupId> {
+        self.groups.group_of(self.started.maker(self.groups.get(group)?.first)?)
     }
 
     /// Long waits for a CPU by their threads' names.
