@@ -161,9 +161,12 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
     let runs = |who| !named && view.is_vcpu(who);
-    if cause.doer().is_some_and(runs)
-        && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Interrupt)
-    {
+    let halts = match cause.ending.end {
+        End::User | End::Syscall | End::Crowd | End::Interrupt => true,
+        End::Timer => kvm.contains(&cause.ending.call.map_or("", |call| view.name(call))),
+        _ => false,
+    };
+    if cause.doer().is_some_and(runs) && halts {
         // It waits for a vCPU that runs its guest, or whose guest idles: the vCPU asks.
         return None;
     }
@@ -175,7 +178,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
             End::Timer if vcpu && call.contains("nanosleep") => false,
             End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
-            End::Deep => cause.ending.call.is_some() && waits_by_design,
+            // A guest that idles does not sleep deeply.
+            End::Deep => !vcpu && waits_by_design,
             End::Cpu(_) => !vcpu && !matches!(path.doing().no_cpu, NoCpu::Preempted(_)),
             _ => false,
         };
@@ -301,7 +305,7 @@ fn yields(cause: &Cause<'_>) -> bool {
     let Some(next) = path.levels.get(1).and_then(|level| level.who) else { return false };
     let waits = path.levels[0].ticks(|_, state| state == Frame::Waker(next));
     let does = path.active(view).saturating_sub(waits);
-    call.ends_with("nanosleep") && does * CONSIDERABLE >= path.total()
+    (call.is_empty() || call.ends_with("nanosleep")) && does * CONSIDERABLE >= path.total()
 }
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.

@@ -34,6 +34,11 @@ impl Evidence {
         all
     }
 
+    /// False if programs sleep in calls that are not recorded.
+    pub fn all_calls(&self) -> bool {
+        self.chosen.is_empty()
+    }
+
     /// How often threads of one name woke those of another.
     pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
         let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);

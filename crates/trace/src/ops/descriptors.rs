@@ -158,6 +158,10 @@ mod tests {
         let poll = about("poll", "[{fd=7, events=POLLIN}], 1, 1000", 0);
         assert_eq!(poll.as_deref(), Some("poll (DNS server 127.0.0.9)"));
         assert_eq!(about("poll", "[{fd=7, events=POLLIN}, {fd=3, events=0}], 2, 5", 0), None);
+        about("socket", "AF_INET, SOCK_DGRAM|SOCK_CLOEXEC, IPPROTO_IP", 8);
+        about("connect", &format!("8{}", &server[1..]).replace("(53)", "(5391)"), 0);
+        let poll = about("poll", "[{fd=8<socket:[4711]>, events=POLLIN}], 1, 1000", 0);
+        assert_eq!(poll.as_deref(), Some("poll (UDP server 127.0.0.9:5391)"));
         about("openat", "AT_FDCWD, \"/etc/hosts\", O_RDONLY", 7);
         assert_eq!(about("read", "7, \"\", 1024", 0), None, "a file of its own");
     }
