@@ -302,7 +302,10 @@ impl Witness<'_> {
     pub(super) fn segment(&self, tid: i32, ended: &Ended) -> Segment {
         let (now, sym) = (self.moment.ts, |id: NameId| self.moment.sym(id));
         // Data comes in soft interrupts, and who waits for a disk sleeps deeply.
-        let timer = self.moment.context == Context::Hardirq && ended.sleep == Sleep::Light;
+        let name = ended.call.map_or("", |call| self.merge.name(sym(call)));
+        let by_design = name.is_empty() || waits(name) || name.starts_with("send");
+        let light = ended.sleep == Sleep::Light && by_design;
+        let timer = self.moment.context == Context::Hardirq && light;
         let waker = match self.waker(ended.waker, (tid, ended.call.map(sym))) {
             Waker::Interrupt if timer => Waker::Timer,
             waker => waker,
