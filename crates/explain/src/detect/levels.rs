@@ -238,14 +238,15 @@ impl Level {
         if all == 0 || view.evidence.ends.any_gaps() {
             return;
         }
-        if self.idles(view) || own.is_some_and(|own| by_quota(view, own).is_some()) {
+        let by = self.had_by();
+        let first = self.preempted.iter().map(|(group, sum)| (sum.ticks, *group)).max();
+        // Who has its CPU by a higher priority may come at a period as well.
+        let first = first.filter(|(ticks, _)| *ticks * 2 >= all);
+        let quota = first.is_none() && own.is_some_and(|own| by_quota(view, own).is_some());
+        if self.idles(view) || quota {
             self.no_cpu = NoCpu::Quota;
             return;
         }
-        let by = self.had_by();
-        let mut first: Vec<(u64, GroupId)> =
-            self.preempted.iter().map(|(group, sum)| (sum.ticks, *group)).collect();
-        first.sort_unstable();
         let Some((ticks, rival)) = by.iter().map(|(group, ticks)| (*ticks, *group)).max() else {
             return;
         };
@@ -259,8 +260,8 @@ impl Level {
         let near = |group: GroupId| Some(group) == own || path.contains(&group) || waited(group);
         if near(rival) && ticks * 2 >= all {
             self.no_cpu = NoCpu::Path(rival);
-        } else if let Some((_, group)) = first.last().filter(|(ticks, _)| *ticks * 2 >= all) {
-            self.no_cpu = NoCpu::Preempted(*group);
+        } else if let Some((_, group)) = first {
+            self.no_cpu = NoCpu::Preempted(group);
         } else if ticks as f64 >= ONE * all as f64
             && view.belongs(own, rival, all * 2 >= self.all.ticks)
         {

@@ -40,7 +40,7 @@ pub use outlier::outlier;
 pub use picture::pictures;
 pub use recorded::{nobody, not_recorded, partial};
 pub use view::{Peers, View, LEAST_COUNT, LEAST_SHARE};
-pub use waits::{is_grace, polls, syncs, waits};
+pub use waits::{is_grace, polls, syncs, timed_out, waits};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

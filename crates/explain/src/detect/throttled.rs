@@ -1,8 +1,10 @@
 //! Threads that may not run until their cgroup's quota is refilled, whoever else has the CPUs.
 
 use super::habits::link;
+use super::levels::{level_of, NoCpu};
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
+use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::result::Severity;
 use std::collections::BTreeSet;
@@ -13,8 +15,8 @@ use vmeter_render::quantity::{brief_percent, grouped};
 const PERIODS_S: [f64; 8] = [0.1, 0.05, 0.02, 0.025, 0.04, 0.2, 0.25, 0.5];
 /// How many times as much evidence another than the usual one needs: there are many of them.
 const OTHERS: f64 = 1.5;
-/// A wait for a CPU that is long beside a scheduler's slice, s.
-const LATE_S: f64 = 10e-3;
+/// A wait for a CPU that is longer than the slices of three others, s: these come in turns, at a period, too.
+const LATE_S: f64 = 15e-3;
 /// So many of these, and how much they must be at the same time of the period: 1 for all.
 const LEAST_LATE: f64 = 8.0;
 const SAME: f64 = 0.85;
@@ -43,6 +45,10 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
     }
     let of_group = |who: &GroupId| {
         let quota = by_quota(view, *who)?;
+        let level = level_of(view, Frame::Life(*who))?;
+        if level.no_cpu != NoCpu::Quota {
+            return None;
+        }
         let (spans, count) = waits(view, *who, quota);
         told(view, *who, quota.0, (union(spans), count))
     };

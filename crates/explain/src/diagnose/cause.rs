@@ -203,7 +203,9 @@ impl<'a> Cause<'a> {
             End::User if !self.calls_seen() => Why::OnCpu,
             End::User | End::Guest => Why::Computes,
             End::Peer(_) => Why::HandOver,
-            End::Asleep if ["futex", "futex(lock)"].contains(&call) => Why::Lock,
+            End::Asleep if call == "futex(lock)" || call == "futex" && self.path.doer == 0 => {
+                Why::Lock
+            }
             End::Asleep | End::Idle | End::Interrupt | End::Deep => Why::Asleep,
             End::Crowd => Why::NoCpu,
         }

@@ -27,6 +27,8 @@ const DROPS: u64 = 20;
 
 /// What it takes at most to queue a work item and to wake its worker, s.
 const ITEM: f64 = 500e-6;
+/// What strace takes between two calls of a thread at most, s, on average.
+const BETWEEN: f64 = 300e-6;
 /// A call that did not wait takes no longer, s.
 const BRIEF: f64 = 100e-6;
 
@@ -203,8 +205,11 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         }
         ends
     };
-    // Between two calls of strace is its own time, too.
-    let between = |end: &End| view.evidence.only_calls() && *end == End::User;
+    // Between two calls of strace is its own time, too: that is brief.
+    let outside = level.parts.get(&(None, Frame::Runs)).copied().unwrap_or_default();
+    let each = view.seconds(outside.ticks / outside.count.max(1));
+    let brief = view.evidence.only_calls() && each.is_some_and(|each| each <= BETWEEN);
+    let between = |end: &End| brief && *end == End::User;
     let crowd =
         crate::sum(parts.iter().filter(|((_, e), _)| *e == End::Crowd).map(|(_, s)| s.ticks));
     // It is the host's load, but for one that waits for a CPU for longer than for all else.
@@ -223,7 +228,9 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         let much =
             |ticks: u64| ticks * LEAST >= known && ticks * OF_ALL >= level.all.ticks - unknown;
         let clear = ends.iter().filter(|(end, (ticks, _))| !vague(end) && much(*ticks));
-        let clear = clear.max_by_key(|(_, (ticks, _))| *ticks).map(|(e, s)| (*e, *s));
+        let computes = |end: &End| view.evidence.only_calls() && *end == End::User;
+        let clear = clear.max_by_key(|(end, (ticks, _))| (!computes(end), *ticks));
+        let clear = clear.map(|(e, s)| (*e, *s));
         clear.or_else(|| ends.into_iter().max_by_key(|(_, (ticks, _))| *ticks))
     };
     if let Some((call, sum)) = focus(view, level, known) {

@@ -90,11 +90,12 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         let Some(path) = Path::of(view, root) else { continue };
         let main = tell(view, &path);
         let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
+        let computes = main.as_ref().is_some_and(Told::only_computes);
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
-            if path.levels.len() == 1 && aside < Aside::Alone {
-                // What it does itself is told after what it waits for.
+            if path.levels.len() == 1 && (aside < Aside::Alone || !computes) {
+                // What it does itself is told after what it waits for, or does most.
                 other.candidate.aside = other.candidate.aside.max(aside);
             }
             Some(other)
@@ -178,6 +179,8 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
         (
             Reverse(request),
             Reverse(called),
+            // Who waits for one that computes says more.
+            told.only_computes(),
             Reverse(told.firm),
             Reverse(told.candidate.severity(view)),
             foreign,
@@ -247,7 +250,9 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     if little && pattern.severity(view) > own.severity(view) {
         return told.push(Told::pattern(beside, pattern));
     }
-    if little || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver) {
+    // What it waits for has its own time; that memory is taken back is why.
+    let reads = matches!(one.end.1, End::Disk | End::Deep) && pattern.why == Why::Reclaim;
+    if little || reads || ends && matches!(pattern.why, Why::Burst | Why::Grows | Why::HandOver) {
         return own.chain.extend(pattern.chain);
     }
     pattern.key = None;

@@ -200,7 +200,7 @@ impl Path {
         name: &str,
     ) -> bool {
         let (via, level) = (&self.levels[at - 1], &self.levels[at]);
-        if locks::known(view, via, (waiter, who)).is_some() {
+        if !waits(name) && locks::known(view, via, (waiter, who)).is_some() {
             return true;
         }
         if view.evidence.groups.is_kernel(who) {
@@ -214,8 +214,9 @@ impl Path {
         let lock = LOCKS.iter().any(|lock| name.starts_with(lock));
         let own = level.most_in(|_| true).and_then(|(call, _)| call);
         let same = own.is_some_and(|call| view.frame_name(call) == name);
-        // Outside of its calls it is in a page fault, if these are recorded.
-        let known = !name.is_empty() || via.system_calls().next().is_some();
+        // Outside of its calls it is in a page fault, if all of these are recorded.
+        let known =
+            !name.is_empty() || via.system_calls().next().is_some() && view.evidence.all_calls();
         let kernel = !lock && known && !waits(name) && !name.starts_with("_IO");
         let makes_room = ["write", "send"].iter().any(|call| name.starts_with(call));
         if kernel {

@@ -18,6 +18,8 @@ const SHARE: f64 = 0.3;
 const ALONE: (f64, f64) = (0.5, 0.1);
 /// Share of two threads' time from which they wait for each other.
 const CLOSED: f64 = 0.4;
+/// A part of a round that is considerable.
+const CONSIDERABLE: u64 = 6;
 /// What it takes at most to go to sleep in a call and to wake up, s.
 const SWITCH: f64 = 20e-6;
 /// Share of the traced time that a thread computes, from which that is told if nothing else is.
@@ -159,9 +161,12 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
     let runs = |who| !named && view.is_vcpu(who);
-    if cause.doer().is_some_and(runs)
-        && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Interrupt)
-    {
+    let halts = match cause.ending.end {
+        End::User | End::Syscall | End::Crowd | End::Interrupt => true,
+        End::Timer => kvm.contains(&cause.ending.call.map_or("", |call| view.name(call))),
+        _ => false,
+    };
+    if cause.doer().is_some_and(runs) && halts {
         // It waits for a vCPU that runs its guest, or whose guest idles: the vCPU asks.
         return None;
     }
@@ -172,7 +177,9 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && match cause.ending.end {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
             End::Timer if vcpu && call.contains("nanosleep") => false,
-            End::Timer | End::Asleep | End::Interrupt | End::Network | End::Deep => waits_by_design,
+            End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
+            // A guest that idles does not sleep deeply.
+            End::Deep => !vcpu && waits_by_design,
             End::Cpu(_) => !vcpu && !matches!(path.doing().no_cpu, NoCpu::Preempted(_)),
             _ => false,
         };
@@ -217,13 +224,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && !named
         && matches!(
             cause.ending.end,
-            End::Timer
-                | End::Disk
-                | End::Asleep
-                | End::Interrupt
-                | End::Deep
-                | End::Idle
-                | End::Network
+            End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network
         )
         && (call.is_empty() || call == "KVM_RUN")
     {
@@ -272,9 +273,15 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && match cause.ending.end {
             End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
             End::Kernel(_) => cause.ending.call.is_none(),
+            // A circle has no end.
+            End::Peer(who) => (0..path.doer).any(|at| path.group_at(view, at) == Some(who)),
+            End::Timer => pause && yields(cause),
             _ => false,
         };
-    let aside = match joins || once || vague || closed < CLOSED && (idles && !kept || rare) {
+    // One that computes and has no CPU meanwhile: nobody waits for it.
+    let bystander = alone && !vcpu && !asked && matches!(cause.ending.end, End::Cpu(_));
+    let unasked = closed < CLOSED && (idles && !kept || rare || bystander);
+    let aside = match joins || once || vague || unasked {
         _ if idle && !round => Aside::Last,
         _ if beside => Aside::Beside,
         _ if idle => Aside::Alone,
@@ -288,6 +295,17 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
 /// requests; if it answers, it is late. Which one asks is not in a trace of threads.
 fn is_pause(cause: &Cause<'_>) -> bool {
     cause.path.doer > 0 && cause.lock().is_none()
+}
+
+/// In a loop of two the one naps, and the other does something else for a considerable part of the round:
+/// what takes the time is that, and the nap is when nobody asks.
+fn yields(cause: &Cause<'_>) -> bool {
+    let (view, path) = (cause.view, cause.path);
+    let call = cause.ending.call.map_or("", |call| view.name(call));
+    let Some(next) = path.levels.get(1).and_then(|level| level.who) else { return false };
+    let waits = path.levels[0].ticks(|_, state| state == Frame::Waker(next));
+    let does = path.active(view).saturating_sub(waits);
+    (call.is_empty() || call.ends_with("nanosleep")) && does * CONSIDERABLE >= path.total()
 }
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.

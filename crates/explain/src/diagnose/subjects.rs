@@ -101,7 +101,13 @@ pub fn is_asked(view: &View<'_>) -> bool {
     let round = |group: &GroupId| loops(view, Frame::Life(*group));
     let groups = &view.evidence.groups;
     let others = || groups.all().filter(|group| !own.contains(group)).any(|group| round(&group));
-    does && (own.iter().any(round) || !others())
+    // Who is asked over and over by what it has started is no recorder.
+    let asked = |group: &GroupId| {
+        let maker = view.evidence.maker_now(*group).filter(|maker| !own.contains(maker));
+        let wakers = first(view, Frame::Life(*group)).wakers();
+        wakers.iter().any(|(who, sum)| Some(*who) == maker && sum.count >= LEAST_COUNT)
+    };
+    does && !own.iter().any(asked) && (own.iter().any(round) || !others())
 }
 
 fn first(view: &View<'_>, frame: Frame) -> Level {

@@ -9,6 +9,7 @@ use crate::kind::Why;
 use crate::moment::Sym;
 use crate::rank::fits;
 use vmeter_render::quantity::{grouped, three_digits};
+use vmeter_trace::ops::BETWEEN_TRIES;
 
 /// What a finding says.
 pub struct Words {
@@ -90,8 +91,12 @@ impl Cause<'_> {
                 let until = match self.call() {
                     "" => " until a timer fires",
                     name if name.contains("nanosleep") => "",
-                    _ => " until its time is up",
+                    _ => " until its time-out",
                 };
+                let holder = self.tried_by().map_or(String::new(), |who| {
+                    format!(", which {} calls as well", view.threads(who))
+                });
+                let until = format!("{until}{holder}");
                 match count {
                     0 | 1 => format!("sleeps{inside}{until} for {}", self.each()),
                     count => format!(
@@ -104,12 +109,15 @@ impl Cause<'_> {
             End::Disk if self.is_held_back() => {
                 format!("waits{inside} for the disk: its cgroup's I/O limit holds it back")
             }
-            End::Disk if call.is_none() && self.calls_seen() => match self.reclaims() {
+            End::Disk if ["", "KVM_RUN"].contains(&self.call()) && self.calls_seen() => match self.reclaims() {
                 true => "waits for the disk in page faults: too little memory".into(),
                 false => "waits for the disk in page faults of a mapped file".into(),
             },
             End::Disk => match kernel {
                 Some(kernel) => format!("waits{inside} for the disk and {kernel}"),
+                None if self.reclaims() && !syncs(self.call()) => {
+                    format!("waits{inside} for the disk: too little memory, pages are reclaimed")
+                }
                 None => format!("waits{inside} for the disk"),
             },
             End::Network => format!("waits{inside} for the network"),
@@ -130,6 +138,9 @@ impl Cause<'_> {
                 grouped(&count.to_string()),
                 self.each()
             ),
+            End::Deep if self.reclaims() => {
+                format!("sleeps{inside} for a disk (D): too little memory, its pages are reclaimed")
+            }
             End::Deep => format!(
                 "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"
             ),
@@ -149,6 +160,15 @@ impl Cause<'_> {
             }
             _ => "others".into(),
         }
+    }
+
+    /// Who else makes the call most that fails between its naps.
+    fn tried_by(&self) -> Option<GroupId> {
+        let (_, tried) = self.call().split_once(BETWEEN_TRIES)?;
+        let own = self.path.group_at(self.view, self.path.doer);
+        let calls = self.view.evidence.ledger.calls.iter();
+        let others = calls.filter(|((by, call), _)| Some(*by) != own && self.name(*call) == tried);
+        others.max_by_key(|(key, calls)| (calls.count, **key)).map(|((by, _), _)| *by)
     }
 
     /// How many small calls there are.

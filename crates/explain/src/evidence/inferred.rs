@@ -6,7 +6,7 @@
 
 use super::thread::{Segment, State, Waker};
 use super::{Evidence, Witness};
-use crate::detect::{polls, waits};
+use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,8 +20,9 @@ const RECENT: usize = 2048;
 const MOST: usize = 1 << 16;
 /// A call that takes no longer than this, s, has not slept.
 const SHORT_S: f64 = 150e-6;
-/// What futex returns when its time is up.
-const TIMED_OUT: i64 = -110;
+/// How long after a call has let one go on that one may wait for a CPU, s: what goes on for longer waits for
+/// something else.
+const LATE_S: f64 = 20e-3;
 
 /// What waits begin with, and what ends them.
 const ENDS: [(&[&str], &[&str]); 8] = [
@@ -32,7 +33,7 @@ const ENDS: [(&[&str], &[&str]); 8] = [
     (&["fcntl"], &["fcntl", "close"]),
     (&["sem", "msgrcv", "mq_"], &["sem", "msgsnd", "mq_"]),
     (&["accept"], &["connect"]),
-    (&["send"], &["recv", "read"]),
+    (&["send", "write"], &["recv", "read", "splice"]),
     (
         &["read", "recv", "poll", "ppoll", "epoll_", "select", "pselect"],
         &["write", "send", "pwrite", "connect", "close", "shutdown", "splice", "kill", "tgkill"],
@@ -152,9 +153,7 @@ impl Witness<'_> {
         let name = self.merge.name(whole.call);
         match whole.returned {
             _ if name.contains("nanosleep") => return Waker::Timer,
-            // strace writes -1 and a word.
-            Some(TIMED_OUT | -1) if name.starts_with("futex") => return Waker::Timer,
-            Some(0) if polls(name) => return Waker::Timer,
+            Some(returned) if timed_out(name, returned) => return Waker::Timer,
             Some(child) if ["wait4", "waitid"].contains(&name) && child > 0 => {
                 return Waker::Thread(Tid { tid: child as i32, ..whole.tid });
             }
@@ -169,9 +168,13 @@ impl Witness<'_> {
         let could = |other: &&Whole| {
             let call = self.merge.name(other.call);
             let woke = !call.starts_with("futex") || other.returned.is_some_and(|woken| woken > 0);
+            // Others read as well: who makes room lets the writer go on at once.
+            let soon = if name.starts_with("write") { SLACK_S } else { LATE_S };
+            let since = whole.end.saturating_sub(Evidence::ticks_of(soon));
             other.tid != whole.tid
                 && other.tid.file == whole.tid.file
                 && (whole.start..=late).contains(&other.start)
+                && other.end >= since
                 && by.iter().any(|begin| call.starts_with(begin))
                 && woke
                 && other.returned.is_none_or(|returned| returned >= 0)

@@ -8,7 +8,7 @@ use super::subject::{Anatomy, Key, What};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
 use super::{Evidence, Witness};
-use crate::detect::waits;
+use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Op, Sleep};
 use vmeter_trace::walk;
@@ -158,6 +158,9 @@ impl Witness<'_> {
     /// A stretch of a thread's life is over.
     pub(super) fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
         let tid = self.tid(thread);
+        if tid.tid > 0 && (segment.ends_call || segment.state == State::Blocked) {
+            self.woke_up(tid, segment);
+        }
         if tid.tid <= 0 || segment.start >= segment.end {
             return;
         }
@@ -169,6 +172,32 @@ impl Witness<'_> {
         if self.evidence.threads.get(&tid).is_some_and(|own| own.gone) {
             return;
         }
+        let name = segment.call.map_or("", |call| self.merge.name(call));
+        let by_its_time = timed_out(name, 0) || name.starts_with("futex");
+        if segment.state == State::Blocked && segment.waker != Waker::Timer && by_its_time {
+            if let Some(own) = self.evidence.threads.get_mut(&tid) {
+                own.asleep = Some(Box::new(*segment));
+            }
+            return;
+        }
+        self.lives(tid, segment);
+    }
+
+    /// A sleep in a call is over, since it goes back to sleep in it or the call returns: what that returns
+    /// says whether its time was up.
+    fn woke_up(&mut self, tid: Tid, now: &Segment) {
+        let Some(own) = self.evidence.threads.get_mut(&tid) else { return };
+        let Some(mut asleep) = own.asleep.take() else { return };
+        let returned = now.returned.filter(|_| now.ends_call && now.call == asleep.call);
+        let name = asleep.call.map_or("", |call| self.merge.name(call));
+        if returned.is_some_and(|returned| timed_out(name, returned)) {
+            asleep.waker = Waker::Timer;
+            own.slept_for(asleep.start, asleep.call, Waker::Timer);
+        }
+        self.lives(tid, &asleep);
+    }
+
+    fn lives(&mut self, tid: Tid, segment: &Segment) {
         let Some(root) = self.root(tid) else { return };
         if segment.state == State::Blocked && self.evidence.let_go >= Some(segment.start) {
             self.was_held_back(tid, segment);
@@ -223,14 +252,19 @@ impl Witness<'_> {
         let held = held.map(|held| *held);
         let same = held.filter(|held| more && held.call == segment.call);
         let by_design = |call| waits(merge.name(call));
+        // Who asks for a lock for a time only asks again.
+        let is_futex = |call| merge.name(call).starts_with("futex");
         let timer = matches!(segment.waker, Waker::Timer | Waker::Interrupt)
             && segment.sleep != Sleep::Deep
-            && segment.call.is_some_and(|call| !by_design(call));
+            && segment.call.is_some_and(|call| !by_design(call) || is_futex(call));
         let somebody = matches!(segment.waker, Waker::Thread(_));
         let whole = match same {
             Some(held) if timer || somebody => Segment { start: held.start, ..*segment },
             _ => *segment,
         };
+        if whole.start != segment.start {
+            own.slept_for(whole.start, whole.call, whole.waker);
+        }
         if timer {
             own.held = Some(Box::new(whole));
         }
@@ -245,6 +279,11 @@ impl Witness<'_> {
     pub(super) fn finish(&mut self, walk: &mut walk::Walk) {
         self.close(u64::MAX);
         walk.finish(self.moment.stamp, self);
+        let threads = &mut self.evidence.threads;
+        let asleep = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.asleep.take()?)));
+        let mut asleep: Vec<(Tid, Box<Segment>)> = asleep.collect();
+        asleep.sort_by_key(|(tid, _)| *tid);
+        asleep.iter().for_each(|(tid, asleep)| self.lives(*tid, asleep));
         let threads = &mut self.evidence.threads;
         let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
         let mut held: Vec<(Tid, Box<Segment>)> = held.collect();
@@ -297,12 +336,15 @@ impl Witness<'_> {
         let ticks = segment.end.saturating_sub(segment.start);
         let mut place = self.place("event");
         place.stamp = self.moment.stamp;
+        let merge = self.merge;
+        let is_futex = |call: Option<Sym>| call.is_some_and(|c| merge.name(c).starts_with("futex"));
         let Evidence { threads, tree, .. } = &mut *self.evidence;
         let Some(own) = threads.get_mut(&tid) else { return };
         if let Some(held) = own.held.as_deref() {
             // Who has looked whether what it waits for has come does not run for long.
             let waited = held.end.saturating_sub(held.start);
-            let elsewhere = segment.call != held.call && segment.work.is_none();
+            let again = (segment.call.is_none() || is_futex(segment.call)) && is_futex(held.call);
+            let elsewhere = segment.call != held.call && segment.work.is_none() && !again;
             own.looked |= elsewhere || ticks.saturating_mul(LOOKS) > waited;
         }
         let key = (root, segment.call, segment.work);

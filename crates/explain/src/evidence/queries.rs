@@ -34,6 +34,11 @@ impl Evidence {
         all
     }
 
+    /// False if programs sleep in calls that are not recorded.
+    pub fn all_calls(&self) -> bool {
+        self.chosen.is_empty()
+    }
+
     /// How often threads of one name woke those of another.
     pub fn asked(&self, by: GroupId, woken: GroupId) -> u64 {
         let is = |tid: &Tid, group| self.groups.group_of(*tid) == Some(group);
@@ -43,9 +48,12 @@ impl Evidence {
 
     /// Whose thread made the first of a group, where that is recorded.
     pub fn maker(&self, group: GroupId) -> Option<GroupId> {
-        let first = self.groups.get(group)?.first;
-        let known = || self.started.maker(first).and_then(|maker| self.groups.group_of(maker));
-        self.groups.maker(group).or_else(known)
+        self.groups.maker(group).or_else(|| self.maker_now(group))
+    }
+
+    /// The same, by the name that it has had last.
+    pub fn maker_now(&self, group: GroupId) -> Option<GroupId> {
+        self.groups.group_of(self.started.maker(self.groups.get(group)?.first)?)
     }
 
     /// Long waits for a CPU by their threads' names.

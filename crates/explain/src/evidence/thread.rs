@@ -163,6 +163,8 @@ pub struct Thread {
     pub held: Option<Box<Segment>>,
     /// It has done something since.
     pub looked: bool,
+    /// A sleep that may have ended since its time was up: what its call returns tells.
+    pub asleep: Option<Box<Segment>>,
     /// Ticks without a CPU since its call began, ready and asleep.
     pub off: (u64, u64),
     /// When its call began; else when it began to do what it does.
@@ -201,6 +203,7 @@ impl Thread {
             off: (0, 0),
             held: None,
             looked: false,
+            asleep: None,
             entered: now,
             handlers: Vec::new(),
             past: VecDeque::new(),
@@ -365,6 +368,13 @@ impl Thread {
         if self.active.number == activation {
             self.has(feature);
         }
+    }
+
+    /// Its sleeps in a call since then turn out to have been for that.
+    pub fn slept_for(&mut self, since: u64, call: Option<Sym>, waker: Waker) {
+        let lately = self.past.iter_mut().rev().take_while(|own| own.end > since);
+        let slept = lately.filter(|own| own.state == State::Blocked && own.call == call);
+        slept.for_each(|own| own.waker = waker);
     }
 
     /// Marks that it queued a work item.

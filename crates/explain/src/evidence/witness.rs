@@ -10,7 +10,7 @@ use super::{xen, Witness};
 use crate::detect::waits;
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
-use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign};
+use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
 use vmeter_trace::walk::xen as vcpus;
 use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
 use vmeter_trace::Context;
@@ -301,13 +301,22 @@ impl Witness<'_> {
     /// A stretch that ends now; when it began, its thread knows.
     pub(super) fn segment(&self, tid: i32, ended: &Ended) -> Segment {
         let (now, sym) = (self.moment.ts, |id: NameId| self.moment.sym(id));
+        // Data comes in soft interrupts, and who waits for a disk sleeps deeply.
+        let name = ended.call.map_or("", |call| self.merge.name(sym(call)));
+        let by_design = name.is_empty() || waits(name) || name.starts_with("send");
+        let light = ended.sleep == Sleep::Light && by_design;
+        let timer = self.moment.context == Context::Hardirq && light;
+        let waker = match self.waker(ended.waker, (tid, ended.call.map(sym))) {
+            Waker::Interrupt if timer => Waker::Timer,
+            waker => waker,
+        };
         Segment {
             start: now,
             end: now,
             state: ended.state,
             call: ended.call.map(sym),
             work: ended.work.map(sym),
-            waker: self.waker(ended.waker, (tid, ended.call.map(sym))),
+            waker,
             returned: ended.returned,
             ends_call: ended.ends_call,
             queued: false,

@@ -170,6 +170,9 @@ impl Reader {
     }
 }
 
+/// What begins the name of a process that has no name but its maker's.
+const CHILD: &str = "child of ";
+
 /// Threads' names, by what they execute, what they call themselves and who made them.
 #[derive(Debug, Default)]
 struct Names(HashMap<i32, Box<str>>);
@@ -187,7 +190,10 @@ impl Names {
                 // It may have said already who it is.
                 let child = child.filter(|child| !self.0.contains_key(child));
                 if let (Some(child), Some(own)) = (child, self.0.get(&tid).cloned()) {
-                    self.named(child, Some(&own));
+                    // A thread is one of its program; a process may become another one.
+                    let same = arguments.contains("CLONE_THREAD") || own.starts_with(CHILD);
+                    let name = if same { own } else { format!("{CHILD}{own}").into() };
+                    self.named(child, Some(&name));
                 }
             }
             _ => {}
@@ -197,7 +203,8 @@ impl Names {
     fn named(&mut self, tid: i32, name: Option<&str>) {
         let Some(name) = name.filter(|name| !name.is_empty()) else { return };
         if self.0.len() < MAX_NAMES || self.0.contains_key(&tid) {
-            self.0.insert(tid, name[..floor(name, MAX_NAME.min(name.len()))].into());
+            let most = if name.starts_with(CHILD) { CHILD.len() } else { 0 } + MAX_NAME;
+            self.0.insert(tid, name[..floor(name, most.min(name.len()))].into());
         }
     }
 }
@@ -332,7 +339,8 @@ mod tests {
             names.push(event.comm.unwrap_or("").to_string());
         }
         let own = "a-name-of-twent";
-        assert_eq!(names, [own, own, own, "io-0", "io-0", own]);
+        // It may execute something yet.
+        assert_eq!(names, [own, own, "child of a-name-of-twent", "io-0", "io-0", own]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::hash::FastMap;
 
 /// Most descriptors that are remembered.
 const MOST: usize = 1 << 14;
-/// The port of DNS, as strace prints it.
-const DNS: &str = "htons(53)";
+/// A socket of datagrams that has asked nobody.
+const DATAGRAMS: &str = "datagrams";
 
 /// Descriptors by thread; threads share their process's, so the last of a number stands for those
 /// that nobody has opened themselves.
@@ -30,6 +30,10 @@ impl Descriptors {
         match call {
             "openat" | "open" => self.opened(tid, arguments, returned),
             "connect" => self.connected(tid, arguments),
+            "socket" if arguments.contains("SOCK_DGRAM") => {
+                let fd = returned.and_then(|fd| u64::try_from(fd).ok())?;
+                self.learn(tid, fd, DATAGRAMS);
+            }
             "close" | "socket" | "accept" | "accept4" | "dup2" | "dup3" => {
                 let fd = match call {
                     "close" => crate::text::number(first(arguments)),
@@ -49,7 +53,7 @@ impl Descriptors {
                     _ => first(arguments),
                 };
                 let what = self.of(tid, crate::text::number(fd)?)?;
-                let server = (!what.starts_with('/')).then(|| format!("{call} ({what})"));
+                let server = what.contains(' ').then(|| format!("{call} ({what})"));
                 return server.map(|name| names.names.id(&name));
             }
             _ => {}
@@ -92,10 +96,14 @@ impl Descriptors {
     /// `7, {sa_family=AF_INET, sin_port=htons(53), sin_addr=inet_addr("127.0.0.9")}, 16`.
     fn connected(&mut self, tid: i32, arguments: &str) {
         let Some(fd) = crate::text::number(first(arguments)) else { return };
+        let asks = self.of(tid, fd).is_some_and(|what| what == DATAGRAMS);
         self.forget(tid, fd);
-        if arguments.contains(DNS) {
-            let address = arguments.split('"').nth(1).unwrap_or("?");
-            self.learn(tid, fd, &format!("DNS server {address}"));
+        let address = arguments.split('"').nth(1).unwrap_or("?");
+        let port = arguments.split("htons(").nth(1).and_then(|rest| rest.split(')').next());
+        match port {
+            Some("53") => self.learn(tid, fd, &format!("DNS server {address}")),
+            Some(port) if asks => self.learn(tid, fd, &format!("UDP server {address}:{port}")),
+            _ => {}
         }
     }
 }
@@ -150,6 +158,10 @@ mod tests {
         let poll = about("poll", "[{fd=7, events=POLLIN}], 1, 1000", 0);
         assert_eq!(poll.as_deref(), Some("poll (DNS server 127.0.0.9)"));
         assert_eq!(about("poll", "[{fd=7, events=POLLIN}, {fd=3, events=0}], 2, 5", 0), None);
+        about("socket", "AF_INET, SOCK_DGRAM|SOCK_CLOEXEC, IPPROTO_IP", 8);
+        about("connect", &format!("8{}", &server[1..]).replace("(53)", "(5391)"), 0);
+        let poll = about("poll", "[{fd=8<socket:[4711]>, events=POLLIN}], 1, 1000", 0);
+        assert_eq!(poll.as_deref(), Some("poll (UDP server 127.0.0.9:5391)"));
         about("openat", "AT_FDCWD, \"/etc/hosts\", O_RDONLY", 7);
         assert_eq!(about("read", "7, \"\", 1024", 0), None, "a file of its own");
     }

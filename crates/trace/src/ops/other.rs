@@ -40,7 +40,8 @@ pub(crate) fn call(
 /// What a call returned: of an error that matters its number, as the kernel has it, else -1.
 fn returned(result: &str) -> Option<i64> {
     let mut words = result.split_whitespace();
-    let value = crate::text::number(words.next()?)? as i64;
+    // `-y` says what a descriptor is: `3<socket:[4711]>`.
+    let value = crate::text::number(words.next()?.split('<').next()?)? as i64;
     Some(match (value, words.next()) {
         (-1, Some("EAGAIN")) => -11,
         (-1, Some("EEXIST")) => -17,
