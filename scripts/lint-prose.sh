@@ -4,12 +4,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 phrases='\b(is|are|was|were|be) (told|said)\b|\bsome(body|one)\b|\bnobody\b|\bso many\b|\bgo(es|ne|ing)? on with\b'
-found=0
-# In documents; code in backticks is not prose.
-for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md; do
-    sed -e 's/`[^`]*`//g' "$page" | grep -nEi "$phrases" | sed "s|^|$page:|" && found=1
-done
-# In help and messages of the command line.
-grep -rnEi "^ *///.*($phrases)" crates/cli/src/args.rs crates/cli/src/options crates/cli/src/commands &&
-    found=1
-[ $found = 0 ] || { echo 'Name the actor: "vmeter prints", "N runs", "resume it".' >&2; exit 1; }
+# Code in backticks is not prose.
+found=$(
+    for page in README.md CHANGELOG.md CONTRIBUTING.md docs/*.md; do
+        sed -e 's/`[^`]*`//g' "$page" | grep -nEi "$phrases" | sed "s|^|$page:|"
+    done
+    grep -rnEi "^ *///.*($phrases)" crates/cli/src/args.rs crates/cli/src/options crates/cli/src/commands || true
+)
+[ -z "$found" ] || { echo "$found" >&2; echo 'Name the actor: "vmeter prints", "N runs", "resume it".' >&2; exit 1; }
