@@ -11,7 +11,8 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target" ]; then
     echo "skipped: the libraries on arm64: no $target here (rustup target add $target)"
     exit 0
 fi
-cargo check --locked --target "$target" -p msi-routes -p dirty-log --all-features
+cargo check --locked --target "$target" -p msi-routes -p dirty-log -p dirty-trackers \
+    -p vmeter-dirty-switch --all-features
 [ "${1:-}" != check ] || exit 0
 
 if [ "$(uname -m)" != aarch64 ]; then
@@ -34,6 +35,9 @@ cargo test --locked --target "$target" -p msi-routes \
     --lib --test devid --test panics --test random_guest --test shared_gates
 # qemu-user takes minutes for each fork of a process with threads.
 # shellcheck disable=SC2086  # two words, or none
-cargo test --locked --target "$target" -p dirty-log --all-features $fork \
+cargo test --locked --target "$target" -p vmeter-dirty-switch $fork \
     --lib --test consumed --test memory_log --test strategies --test stress \
-    --test stress_full_fences --test summary
+    --test stress_full_fences
+cargo test --locked --target "$target" -p dirty-log \
+    --lib --test consumed --test page_set --test summary --test vm_memory
+cargo test --locked --target "$target" -p dirty-trackers --lib

@@ -7,35 +7,15 @@
 #[allow(dead_code)]
 mod common;
 
-use common::{marks, patterns, Contender, PAGES};
+use common::bench_mark;
 use criterion::{criterion_group, criterion_main, Criterion};
-use dirty_log::{DirtyBitmap, SwitchOpt};
+use dirty_log::SummaryBitmap;
 use std::time::Duration;
 use vm_memory::bitmap::AtomicBitmap;
 
-fn contender<C: Contender>(criterion: &mut Criterion) {
-    let bitmap = C::with_pages(PAGES);
-    for pattern in patterns() {
-        let mut group = criterion.benchmark_group(format!("mark/{}", pattern.name));
-        group.bench_function(C::NAME, |bencher| {
-            bencher.iter_custom(|rounds| {
-                let ns: f64 = (0..rounds)
-                    .map(|_| {
-                        if pattern.fresh {
-                            bitmap.take();
-                        }
-                        marks(&bitmap, &pattern.orders)
-                    })
-                    .sum();
-                Duration::from_nanos(ns as u64)
-            });
-        });
-    }
-}
-
 fn all(criterion: &mut Criterion) {
-    contender::<AtomicBitmap>(criterion);
-    contender::<DirtyBitmap<SwitchOpt>>(criterion);
+    bench_mark::<AtomicBitmap>(criterion);
+    bench_mark::<SummaryBitmap>(criterion);
 }
 
 criterion_group! {

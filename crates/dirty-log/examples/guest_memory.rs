@@ -6,19 +6,18 @@
 //!
 //! `cargo run -p dirty-log --example guest_memory`
 
-use dirty_log::DirtyBitmap;
+use dirty_log::{host_page_size, SummaryBitmap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use vm_memory::mmap::{GuestRegionMmap, MmapRegion};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
-type Memory = GuestMemoryMmap<DirtyBitmap>;
+type Memory = GuestMemoryMmap<SummaryBitmap>;
 
-const PAGE: usize = 4096;
 const LOW: GuestAddress = GuestAddress(0);
 const HOT: GuestAddress = GuestAddress(4 << 30);
 
-fn region(at: GuestAddress, bytes: usize) -> Arc<GuestRegionMmap<DirtyBitmap>> {
+fn region(at: GuestAddress, bytes: usize) -> Arc<GuestRegionMmap<SummaryBitmap>> {
     let mapping = MmapRegion::new(bytes).expect("anonymous memory");
     Arc::new(GuestRegionMmap::new(mapping, at).expect("it ends below 2^64"))
 }
@@ -28,10 +27,11 @@ fn send_dirty(from: &Memory, to: &Memory) -> usize {
     let mut sent = 0;
     for region in from.iter() {
         // The mapping's own bitmap: `GuestMemoryRegion::bitmap` is a slice of it.
-        let dirty = (**region).bitmap().harvest();
-        dirty.for_each_run(|run| {
-            let at = GuestAddress(region.start_addr().0 + (run.start * PAGE) as u64);
-            let mut pages = vec![0; run.len() * PAGE];
+        let dirty = (**region).bitmap();
+        let page = dirty.page_size();
+        dirty.harvest_runs(|run| {
+            let at = GuestAddress(region.start_addr().0 + (run.start * page) as u64);
+            let mut pages = vec![0; run.len() * page];
             from.read_slice(&mut pages, at).expect("the run is inside the region");
             to.write_slice(&pages, at).expect("the destination has the same regions");
             sent += run.len();
@@ -42,20 +42,21 @@ fn send_dirty(from: &Memory, to: &Memory) -> usize {
 
 /// A device: writes a counter all over both regions until told to stop.
 fn device(memory: &Memory, stop: &AtomicBool) -> u64 {
-    let mut counter = 0;
+    let (page, mut counter) = (host_page_size().get() as u64, 0);
     while !stop.load(Ordering::Acquire) {
         counter += 1;
         let base = if counter % 3 == 0 { HOT } else { LOW };
-        let at = GuestAddress(base.0 + counter * 7919 % 500 * PAGE as u64 + 8);
+        let at = GuestAddress(base.0 + counter * 7919 % 500 * page + 8);
         memory.write_obj(counter, at).expect("inside a region");
     }
     counter
 }
 
 fn migrate() -> (Vec<usize>, Memory, Memory) {
-    let source = Memory::from_ranges(&[(LOW, 512 * PAGE)]).expect("anonymous memory");
-    let source = source.insert_region(region(HOT, 500 * PAGE)).expect("nothing is there");
-    let ranges = [(LOW, 512 * PAGE), (HOT, 500 * PAGE)];
+    let page = host_page_size().get();
+    let source = Memory::from_ranges(&[(LOW, 512 * page)]).expect("anonymous memory");
+    let source = source.insert_region(region(HOT, 500 * page)).expect("nothing is there");
+    let ranges = [(LOW, 512 * page), (HOT, 500 * page)];
     let destination = Memory::from_ranges(&ranges).expect("anonymous memory");
     let stop = AtomicBool::new(false);
     let mut passes = Vec::new();
@@ -103,13 +104,18 @@ mod tests {
 
     #[test]
     fn writes_mark_their_pages_only() {
-        let memory = Memory::from_ranges(&[(LOW, 8 * PAGE)]).unwrap();
+        let page = host_page_size().get();
+        let memory = Memory::from_ranges(&[(LOW, 8 * page)]).unwrap();
         let region = memory.iter().next().unwrap();
-        let dirty = || (**region).bitmap().harvest().pages().collect::<Vec<_>>();
-        memory.write_slice(&[1; 2 * PAGE], GuestAddress(PAGE as u64 + 1)).unwrap();
-        memory.store(1u32, GuestAddress(7 * PAGE as u64), Ordering::Relaxed).unwrap();
-        let slice: BS<'_, DirtyBitmap> = region.bitmap().slice_at(3 * PAGE);
-        assert!(slice.dirty_at(0) && !slice.dirty_at(PAGE));
+        let dirty = || {
+            let mut pages = Vec::new();
+            (**region).bitmap().harvest_runs(|run| pages.extend(run));
+            pages
+        };
+        memory.write_slice(&vec![1; 2 * page], GuestAddress(page as u64 + 1)).unwrap();
+        memory.store(1u32, GuestAddress(7 * page as u64), Ordering::Relaxed).unwrap();
+        let slice: BS<'_, SummaryBitmap> = region.bitmap().slice_at(3 * page);
+        assert!(slice.dirty_at(0) && !slice.dirty_at(page));
         assert_eq!(dirty(), [1, 2, 3, 7]);
         let mut byte = [0];
         memory.read_slice(&mut byte, GuestAddress(0)).unwrap();

@@ -2,36 +2,23 @@
 
 #![doc = include_str!("../README.md")]
 
-mod bits;
-mod fence;
-mod harvest;
-mod hazard;
-mod memory_log;
-mod names;
 mod page_set;
+mod page_size;
 mod runs;
-mod slot;
-mod strategy;
 mod summary;
-mod sync;
-#[cfg(all(feature = "trackers", target_os = "linux"))]
-pub mod trackers;
-#[cfg(feature = "vm-memory")]
 mod vm_memory;
-mod writer;
 
-pub use fence::{fences, use_full_fences, Fences, FencesInUse};
-pub use harvest::Harvest;
-pub use memory_log::{MemoryLog, MemorySlot, SlotError};
+/// The atomics, in one place: `tests/loom_summary.rs` compiles the bitmap against loom's instead.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
 pub use page_set::{OtherPages, PageSet};
-pub use slot::{BadPageSize, Slot};
-pub use strategy::{
-    harvest_all, DirtyBitmap, DirtyLog, GetOpt, GetOrg, Strategy, StrategyKind, SwitchOpt,
-};
+pub use page_size::host_page_size;
+pub use runs::Runs;
 pub use summary::SummaryBitmap;
-pub use writer::{register_thread, rest};
 
 /// The code of docs/ADOPTING.md, compiled against what it names.
-#[cfg(all(doctest, feature = "vm-memory"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/ADOPTING.md")]
 struct Adopting;

@@ -2,9 +2,8 @@
 
 //! Pages from several sources put together.
 
-use crate::bits::{Bits, Shape};
-use crate::harvest::Harvest;
-use crate::runs::aligned;
+use crate::page_size::host_page_size;
+use crate::runs::{aligned, bits, mask, sure, surely, Runs};
 use crate::summary::SummaryBitmap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -14,7 +13,7 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the bitmap has {bitmap} pages of {page_size} bytes, the set {set} of {set_page_size}: make the \
-     set with the bitmap's `bytes()` and `page_size()`"
+     set by `PageSet::like` the bitmap"
 )]
 #[non_exhaustive]
 pub struct OtherPages {
@@ -28,26 +27,36 @@ pub struct OtherPages {
     pub set_page_size: usize,
 }
 
-/// A set of pages with the same summary above it, for one thread: where KVM's log, a
-/// device's log and the VMM's own marks are merged.
-#[derive(Debug)]
+/// A set of pages for one thread: where KVM's log, a device's log and the VMM's own marks are
+/// merged. As [`SummaryBitmap`] it has a summary, so a set of few pages is read and cleared fast.
+#[derive(Debug, Clone)]
 pub struct PageSet {
-    bits: Bits,
+    /// Pages; words of those; words of those.
+    levels: [Vec<u64>; 3],
     pages: usize,
     page_size: NonZeroUsize,
     count: usize,
 }
 
 impl PageSet {
-    /// Empty, for `bytes` of memory in pages of `page_size` bytes, as the bitmaps.
+    /// Empty, for `bytes` of memory in pages of `page_size` bytes.
     pub fn new(bytes: usize, page_size: NonZeroUsize) -> Self {
         let pages = bytes.div_ceil(page_size.get());
-        Self { bits: Bits::new(Shape::new(pages)), pages, page_size, count: 0 }
+        let words = |bits: usize| vec![0; bits.div_ceil(64)];
+        let bottom = words(pages);
+        let middle = words(bottom.len());
+        let top = words(middle.len());
+        Self { levels: [bottom, middle, top], pages, page_size, count: 0 }
+    }
+
+    /// Empty, for `bytes` of memory in pages of the host's size, as KVM counts them.
+    pub fn with_len(bytes: usize) -> Self {
+        Self::new(bytes, host_page_size())
     }
 
     /// Empty, for the pages of a bitmap.
     pub fn like(bitmap: &SummaryBitmap) -> Self {
-        Self::new(bitmap.bytes(), bitmap.size().bytes())
+        Self::new(bitmap.byte_size(), bitmap.nonzero_page_size())
     }
 
     /// Bytes in a page.
@@ -77,84 +86,75 @@ impl PageSet {
 
     /// Is the page in it?
     pub fn contains(&self, page: usize) -> bool {
-        page < self.pages && self.bits.shared().word(page / 64) >> (page % 64) & 1 == 1
+        page < self.pages && self.levels[0][page / 64] >> (page % 64) & 1 == 1
     }
 
-    /// Adds the pages of one word; returns how many were not in it.
-    pub fn merge_word(&mut self, index: usize, word: u64) -> usize {
-        let Some(valid) = index.checked_mul(64).and_then(|first| self.pages.checked_sub(first))
-        else {
-            return 0;
-        };
-        let valid = if valid < 64 { (1 << valid) - 1 } else { u64::MAX };
-        if word & valid == 0 {
-            return 0;
-        }
-        let new = self.bits.merge_word(index, word & valid) as usize;
+    /// Adds what is set in `words`, of which the lowest bit of the first is page `first_page`: KVM's
+    /// log of a slot, or of a part. Pages beyond the end are ignored. Returns how many were not in
+    /// it.
+    pub fn merge_words_at(&mut self, first_page: usize, words: &[u64]) -> usize {
+        let (all, count) = (0..self.pages, self.levels[0].len());
+        let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
+        numbered.map(|(i, word)| self.merge_word(i, word & mask(i, &all))).sum()
+    }
+
+    /// Adds pages of one word, all of which there are; returns how many were not in it.
+    fn merge_word(&mut self, mut index: usize, word: u64) -> usize {
+        let before = self.levels[0][index];
+        let new = (word & !before).count_ones() as usize;
         self.count += new;
+        self.levels[0][index] = before | word;
+        if before == 0 && word != 0 {
+            for level in &mut self.levels[1..] {
+                let bit = 1 << (index % 64);
+                index /= 64;
+                level[index] |= bit;
+            }
+        }
         new
     }
 
-    /// Adds what is set in `words`, of which the first holds pages `64 * first_word` and
-    /// on; returns how many were not in it.
-    pub fn merge_words(&mut self, first_word: usize, words: &[u64]) -> usize {
-        self.merge_words_at(first_word.saturating_mul(64), words)
-    }
-
-    /// Adds what is set in `words`, of which the lowest bit of the first is page `first_page`;
-    /// returns how many were not in it.
-    pub fn merge_words_at(&mut self, first_page: usize, words: &[u64]) -> usize {
-        let count = self.pages.div_ceil(64);
-        let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
-        numbered.map(|(i, word)| self.merge_word(i, word)).sum()
-    }
-
-    /// Adds a harvest; returns how many were not in it.
+    /// Harvests a bitmap into it; returns how many pages were not in it.
     ///
     /// # Errors
-    /// The bitmap has other pages; nothing is added then.
-    pub fn merge(&mut self, harvest: &Harvest<'_>) -> Result<usize, OtherPages> {
-        self.check(harvest.bitmap_pages(), harvest.page_size())?;
-        let mut new = 0;
-        harvest.for_each_word(|i, word| new += self.merge_word(i, word));
-        Ok(new)
-    }
-
-    /// Harvests a bitmap into it; returns how many were not in it.
-    ///
-    /// # Errors
-    /// The bitmap has other pages; it keeps its marks then.
+    /// The bitmap has other pages. It keeps its marks then.
     pub fn harvest(&mut self, bitmap: &SummaryBitmap) -> Result<usize, OtherPages> {
-        self.check(bitmap.pages(), bitmap.page_size())?;
+        let other = OtherPages {
+            bitmap: bitmap.len(),
+            page_size: bitmap.page_size(),
+            set: self.pages,
+            set_page_size: self.page_size(),
+        };
+        if (other.bitmap, other.page_size) != (other.set, other.set_page_size) {
+            return Err(other);
+        }
         let mut new = 0;
-        bitmap.harvest(|i, word| new += self.merge_word(i, word));
+        bitmap.harvest_words(|i, word| new += self.merge_word(i, word));
         Ok(new)
     }
 
-    fn check(&self, bitmap: usize, page_size: usize) -> Result<(), OtherPages> {
-        let (set, set_page_size) = (self.pages, self.page_size());
-        let other = OtherPages { bitmap, page_size, set, set_page_size };
-        ((bitmap, page_size) == (set, set_page_size)).then_some(()).ok_or(other)
+    /// Words of the middle level that are not 0, with their index.
+    fn middle(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let [_, middle, top] = &self.levels;
+        let indices =
+            top.iter().enumerate().flat_map(|(i, &word)| bits(word).map(move |b| i * 64 + b));
+        indices.map(|i| (i, middle[i]))
     }
 
     /// The words that are not 0, with their index, in order.
     pub fn dirty_words(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        self.bits.dirty_words()
+        let indices = self.middle().flat_map(|(i, word)| bits(word).map(move |b| i * 64 + b));
+        indices.map(|i| (i, self.levels[0][i]))
     }
 
     /// The pages in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.dirty_words().flat_map(|(i, word)| {
-            let next = move |left: &u64| Some(left & (left - 1)).filter(|&left| left != 0);
-            std::iter::successors(Some(word), next)
-                .map(move |left| i * 64 + left.trailing_zeros() as usize)
-        })
+        self.dirty_words().flat_map(|(i, word)| bits(word).map(move |b| i * 64 + b))
     }
 
-    /// Calls `f` with each run of pages that follow one another, in order; see
-    /// [`Harvest::for_each_run`].
-    pub fn for_each_run(&self, mut f: impl FnMut(Range<usize>)) {
-        self.bits.for_each_run(&mut f);
+    /// Calls `f` with each run of pages that follow one another, in order.
+    pub fn for_each_run(&self, f: impl FnMut(Range<usize>)) {
+        surely(self.try_for_each_run(sure(f)));
     }
 
     /// As [`Self::for_each_run`], until `f` fails. The set stays as it is.
@@ -163,14 +163,28 @@ impl PageSet {
     /// That of `f`.
     pub fn try_for_each_run<E>(
         &self,
-        f: impl FnMut(Range<usize>) -> Result<(), E>,
+        mut f: impl FnMut(Range<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.bits.try_for_each_run(f)
+        let mut runs = Runs::default();
+        for (i, words) in self.middle() {
+            if words == u64::MAX {
+                runs.push_words(i * 64, &self.levels[0][i * 64..(i + 1) * 64], &mut f)?;
+            } else {
+                let mut indices = bits(words).map(|b| i * 64 + b);
+                indices.try_for_each(|i| runs.push_word(i, self.levels[0][i], &mut f))?;
+            }
+        }
+        runs.finish(&mut f)
     }
 
     /// Empties it; costs what is in it.
     pub fn clear(&mut self) {
-        self.bits.clear();
+        let [bottom, middle, top] = &mut self.levels;
+        for (i, word) in top.iter_mut().enumerate() {
+            for i in bits(std::mem::take(word)).map(|b| i * 64 + b) {
+                bits(std::mem::take(&mut middle[i])).for_each(|b| bottom[i * 64 + b] = 0);
+            }
+        }
         self.count = 0;
     }
 }

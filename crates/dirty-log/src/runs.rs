@@ -3,20 +3,33 @@
 //! Words of 64 pages as runs: what a migration sends in one piece.
 
 use std::convert::Infallible;
-use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// Words that are looked at together.
 const LINE: usize = 8;
 
-/// Makes runs of words that come in order, across their ends. A run costs two instructions
-/// to find, however long it is within a word; a word that continues a run costs one
-/// comparison.
+/// Makes runs of pages from words of a bitmap that come in order, across their ends. A run costs
+/// two instructions to find, however long it is within a word; a word that continues a run costs
+/// one comparison. [`SummaryBitmap::harvest_runs`](crate::SummaryBitmap::harvest_runs) and
+/// [`PageSet::for_each_run`](crate::PageSet::for_each_run) use it; it is for bitmaps of other kinds.
 ///
-/// A run goes to a caller who may refuse it, or panic. What it is then is still
-/// [known](Self::left).
+/// A run goes to a callback that may fail, or panic. [`Self::not_taken`] knows it then.
+///
+/// ```
+/// # use dirty_log::Runs;
+/// let (mut runs, mut found) = (Runs::default(), Vec::new());
+/// let mut f = |run| {
+///     found.push(run);
+///     Ok::<(), std::convert::Infallible>(())
+/// };
+/// runs.push_words(0, &[1 << 3 | 1 << 63, 0b11], &mut f)?;
+/// runs.push_word(40, 1, &mut f)?;
+/// runs.finish(&mut f)?;
+/// assert_eq!(found, [3..4, 63..66, 2560..2561]);
+/// # Ok::<(), std::convert::Infallible>(())
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
+pub struct Runs {
     open: Range<usize>,
     /// In the caller's hands.
     handed: Range<usize>,
@@ -40,21 +53,24 @@ pub(crate) fn surely<T>(result: Result<T, Infallible>) -> T {
 }
 
 impl Runs {
-    /// Those that the caller was not told, or did not take.
+    /// Runs that the callback was not told, or did not take.
     #[inline]
-    pub(crate) fn left(&self) -> [Range<usize>; 2] {
+    pub fn not_taken(&self) -> [Range<usize>; 2] {
         [self.handed.clone(), self.open.clone()]
     }
 
-    /// Pages of words that were added are beyond this, if they were in no run yet.
+    /// Pages of the pushed words that were in no run yet are not below this page.
     #[inline]
-    pub(crate) fn end_of_told(&self) -> usize {
+    pub fn told_end(&self) -> usize {
         self.open.end.max(self.handed.end)
     }
 
-    /// Adds a word; runs that are known to be over go to `f`.
+    /// Adds a word, whose lowest bit is page `64 * index`. Runs that are known to be over go to `f`.
+    ///
+    /// # Errors
+    /// That of `f`.
     #[inline]
-    pub(crate) fn add<E>(
+    pub fn push_word<E>(
         &mut self,
         index: usize,
         word: u64,
@@ -79,9 +95,12 @@ impl Runs {
         Ok(())
     }
 
-    /// Adds words that follow one another, the first of which has this index. Whole lines of
-    /// them that are full or empty are found at once.
-    pub(crate) fn add_all<E>(
+    /// Adds words that follow one another, the first of which has this index. Eight words at a time
+    /// are looked at together, so full and empty parts cost little.
+    ///
+    /// # Errors
+    /// That of `f`.
+    pub fn push_words<E>(
         &mut self,
         first: usize,
         words: &[u64],
@@ -94,21 +113,21 @@ impl Runs {
             if line.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX {
                 self.join(at * 64..(at + LINE) * 64, f)?;
             } else if line.iter().fold(0, |any, word| any | word) != 0 {
-                self.add_each(at, line, f)?;
+                self.push_each(at, line, f)?;
             }
         }
-        self.add_each(rest.0, rest.1, f)
+        self.push_each(rest.0, rest.1, f)
     }
 
     #[inline]
-    fn add_each<E>(
+    fn push_each<E>(
         &mut self,
         first: usize,
         words: &[u64],
         f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut numbered = words.iter().enumerate().filter(|(_, &word)| word != 0);
-        numbered.try_for_each(|(i, &word)| self.add(first + i, word, f))
+        numbered.try_for_each(|(i, &word)| self.push_word(first + i, word, f))
     }
 
     /// A run that does not begin before the open one ends.
@@ -140,52 +159,17 @@ impl Runs {
         Ok(())
     }
 
-    /// There are no more words.
+    /// There are no more words: the last run goes to `f`.
+    ///
+    /// # Errors
+    /// That of `f`.
     #[inline]
-    pub(crate) fn end<E>(
+    pub fn finish<E>(
         &mut self,
         f: &mut impl FnMut(Range<usize>) -> Result<(), E>,
     ) -> Result<(), E> {
         let last = std::mem::take(&mut self.open);
         self.hand(last, f)
-    }
-}
-
-/// The bytes of a page. Where they are a power of two, which page a byte is in costs a shift, else
-/// a division.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PageSize {
-    bytes: NonZeroUsize,
-    shift: Option<u32>,
-}
-
-impl PageSize {
-    pub(crate) fn new(bytes: NonZeroUsize) -> Self {
-        let shift = bytes.is_power_of_two().then_some(bytes.trailing_zeros());
-        Self { bytes, shift }
-    }
-
-    pub(crate) fn bytes(self) -> NonZeroUsize {
-        self.bytes
-    }
-
-    /// The page that has a byte.
-    #[inline]
-    pub(crate) fn page_of(self, offset: usize) -> usize {
-        match self.shift {
-            Some(shift) => offset >> shift,
-            None => offset / self.bytes,
-        }
-    }
-
-    /// The pages that have any of `len` bytes from `offset` on; none for no bytes.
-    #[inline]
-    pub(crate) fn pages_of(self, offset: usize, len: usize) -> Range<usize> {
-        if len == 0 {
-            return 0..0;
-        }
-        let last = self.page_of(offset.saturating_add(len - 1));
-        self.page_of(offset)..last.saturating_add(1)
     }
 }
 
@@ -200,6 +184,28 @@ pub(crate) fn aligned(first_page: usize, words: &[u64]) -> impl Iterator<Item = 
     })
 }
 
+/// Those of a word's 64 pages that are in `pages`.
+pub(crate) fn mask(word: usize, pages: &Range<usize>) -> u64 {
+    let first = pages.start.saturating_sub(word * 64).min(64) as u32;
+    let end = pages.end.saturating_sub(word * 64).min(64) as u32;
+    let below = |bit: u32| 1u64.checked_shl(bit).map_or(u64::MAX, |b| b - 1);
+    below(end) & !below(first)
+}
+
+/// Takes the lowest bit out.
+#[inline]
+pub(crate) fn pop(bits: &mut u64) -> Option<usize> {
+    let bit = (*bits != 0).then(|| bits.trailing_zeros() as usize)?;
+    *bits &= *bits - 1;
+    Some(bit)
+}
+
+/// The bits that are set, lowest first.
+#[inline]
+pub(crate) fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || pop(&mut word))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,8 +214,8 @@ mod tests {
     fn runs(words: &[(usize, u64)]) -> Vec<Range<usize>> {
         let (mut runs, mut found) = (Runs::default(), Vec::new());
         let mut push = sure(|run| found.push(run));
-        words.iter().for_each(|&(i, word)| surely(runs.add(i, word, &mut push)));
-        surely(runs.end(&mut push));
+        words.iter().for_each(|&(i, word)| surely(runs.push_word(i, word, &mut push)));
+        surely(runs.finish(&mut push));
         drop(push);
         found
     }
@@ -247,9 +253,9 @@ mod tests {
             for split in [0, all.len() / 3, all.len()] {
                 let (mut runs, mut found_at_once) = (Runs::default(), Vec::new());
                 let mut f = sure(|run| found_at_once.push(run));
-                surely(runs.add_all(0, &all[..split], &mut f));
-                surely(runs.add_all(split, &all[split..], &mut f));
-                surely(runs.end(&mut f));
+                surely(runs.push_words(0, &all[..split], &mut f));
+                surely(runs.push_words(split, &all[split..], &mut f));
+                surely(runs.finish(&mut f));
                 drop(f);
                 prop_assert_eq!(&found_at_once, &found);
             }

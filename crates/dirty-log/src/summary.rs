@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The simple way: atomic words with a summary above them, harvested by exchanging words for
-//! zeroes. No second bitmap, no wait for writers, nothing of a thread's own, no system call,
-//! and no `unsafe`: a fork's child, a signal handler and a process in any seccomp filter may
-//! use it as any other.
+//! Atomic words with a summary above them, harvested by exchanging words for zeroes. There is no
+//! second bitmap, no wait for writers, no thread-local state, no system call and no `unsafe`: a
+//! forked child, a signal handler and a process in any seccomp filter may use it as any other.
 //!
 //! Three levels: a bit for each page; one for each word of those (64 pages); one for each word
 //! of those (4096 pages). The top is looked through whole: a word for each GiB of 4 KiB pages.
@@ -12,17 +11,22 @@
 //! set. A harvest exchanges each level for zeroes, from above. All of it is sequentially
 //! consistent: a mark that finds a bit of the summary set before a harvest took that bit has
 //! set its page's before the harvest comes to it; one that looks after it sets the bit again.
-//! It looks at all levels, as who set the lower one may not have come to the upper one.
+//! It looks at all levels, because the thread that set the lower one may not have come to the
+//! upper one yet.
 //!
-//! A mark sets its page's bit even if that is set, where a switched bitmap's only looks: the
-//! locked instruction is what makes visible, to who harvests the page, what was written to it.
+//! A mark sets its page's bit even if that is set already: the locked instruction is what makes
+//! the write to the page visible to whoever harvests the bit.
 
-use crate::runs::{aligned, sure, surely, PageSize, Runs};
+use crate::page_size::PageSize;
+use crate::runs::{aligned, mask, pop, sure, surely, Runs};
 use crate::sync::{AtomicU64, Ordering};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
 /// A dirty bitmap that is marked and harvested without locks, by safe code.
+///
+/// What vm-memory's `AtomicBitmap` has, this has under the same names. Any number of threads may call
+/// every method at once. Pages and bytes beyond the end are ignored, as vm-memory does.
 #[derive(Debug)]
 pub struct SummaryBitmap {
     /// Pages; words of those; words of those.
@@ -49,17 +53,17 @@ impl SummaryBitmap {
     }
 
     /// How many pages it has.
-    pub fn pages(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.pages
     }
 
-    /// Words of 64 pages that it takes.
-    pub fn word_count(&self) -> usize {
-        self.levels[0].len()
+    /// It has no pages. (Whether none is marked, [`Self::is_clean`] says.)
+    pub fn is_empty(&self) -> bool {
+        self.pages == 0
     }
 
     /// Bytes of memory it covers.
-    pub fn bytes(&self) -> usize {
+    pub fn byte_size(&self) -> usize {
         self.bytes
     }
 
@@ -68,14 +72,18 @@ impl SummaryBitmap {
         self.page_size.bytes().get()
     }
 
-    pub(crate) fn size(&self) -> PageSize {
-        self.page_size
+    pub(crate) fn nonzero_page_size(&self) -> NonZeroUsize {
+        self.page_size.bytes()
+    }
+
+    pub(crate) fn pages_of(&self, offset: usize, len: usize) -> Range<usize> {
+        self.page_size.pages_of(offset, len)
     }
 
     /// Marks a page. Call it after writing to the page, and before telling anyone that the
     /// write is done. From anywhere, a signal handler too. Pages beyond the end are ignored.
     #[inline]
-    pub fn mark(&self, page: usize) {
+    pub fn set_bit(&self, page: usize) {
         if page < self.pages {
             self.mark_word(page / 64, 1 << (page % 64));
         }
@@ -111,15 +119,9 @@ impl SummaryBitmap {
         words.map(|i| self.mark_word(i, mask(i, &pages)).count_ones() as usize).sum()
     }
 
-    /// Marks what is set in `words`, of which the first holds pages `64 * first_word` and
-    /// on, lowest bit first: KVM's dirty log, or any other source. Returns how many pages
-    /// were clean.
-    pub fn mark_words(&self, first_word: usize, words: &[u64]) -> usize {
-        self.mark_words_at(first_word.saturating_mul(64), words)
-    }
-
-    /// Marks what is set in `words`, of which the lowest bit of the first is page `first_page`: a log
-    /// that begins in the middle of this bitmap, at any page. Returns how many pages were clean.
+    /// Marks what is set in `words`, of which the lowest bit of the first is page `first_page`: KVM's
+    /// dirty log of a slot that begins at any page of this bitmap, or another source. Pages beyond
+    /// the end are ignored. Returns how many pages were clean.
     pub fn mark_words_at(&self, first_page: usize, words: &[u64]) -> usize {
         let (all, count) = (0..self.pages, self.levels[0].len());
         let numbered = aligned(first_page, words).take_while(|&(i, _)| i < count);
@@ -130,26 +132,26 @@ impl SummaryBitmap {
             .sum()
     }
 
-    /// Marks the pages of `len` bytes from `offset` on.
+    /// Marks the pages that have any of `len` bytes from `offset` on, as [`Self::set_bit`].
     #[inline]
-    pub fn mark_bytes(&self, offset: usize, len: usize) {
+    pub fn set_addr_range(&self, offset: usize, len: usize) {
         let pages = self.page_size.pages_of(offset, len);
         if pages.len() == 1 {
-            self.mark(pages.start);
+            self.set_bit(pages.start);
         } else {
             self.mark_pages(pages);
         }
     }
 
     /// Is the page marked and not yet harvested?
-    pub fn is_marked(&self, page: usize) -> bool {
+    pub fn is_bit_set(&self, page: usize) -> bool {
         page < self.pages
             && self.levels[0][page / 64].load(Ordering::SeqCst) >> (page % 64) & 1 == 1
     }
 
     /// Is the page at this byte marked and not yet harvested?
-    pub fn is_marked_at(&self, offset: usize) -> bool {
-        self.is_marked(self.page_size.page_of(offset))
+    pub fn is_addr_set(&self, offset: usize) -> bool {
+        self.is_bit_set(self.page_size.page_of(offset))
     }
 
     /// Takes what was marked: calls `f` with the index of each word that is not 0, and the
@@ -161,21 +163,24 @@ impl SummaryBitmap {
     ///
     /// Should `f` panic, the word that it had and all that follow are marked again.
     #[inline]
-    pub fn harvest(&self, mut f: impl FnMut(usize, u64)) {
-        surely(self.try_harvest(|i, word| {
+    pub fn harvest_words(&self, mut f: impl FnMut(usize, u64)) {
+        surely(self.try_harvest_words(|i, word| {
             f(i, word);
             Ok(())
         }));
     }
 
-    /// As [`Self::harvest`], until `f` fails: the word that it had and all that follow are
+    /// As [`Self::harvest_words`], until `f` fails: the word that it had and all that follow are
     /// marked again when this returns, as they are if it panics. (Harvests that others make
     /// meanwhile have not got them.)
     ///
     /// # Errors
     /// That of `f`.
     #[inline]
-    pub fn try_harvest<E>(&self, mut f: impl FnMut(usize, u64) -> Result<(), E>) -> Result<(), E> {
+    pub fn try_harvest_words<E>(
+        &self,
+        mut f: impl FnMut(usize, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut held = Held::<1>::new(self);
         for (i, word) in self.levels[2].iter().enumerate() {
             held.top = (i, take(word));
@@ -194,7 +199,7 @@ impl SummaryBitmap {
         Ok(())
     }
 
-    /// As [`Self::harvest`], with each run of pages that follow one another.
+    /// As [`Self::harvest_words`], with each run of pages that follow one another.
     #[inline]
     pub fn harvest_runs(&self, f: impl FnMut(Range<usize>)) {
         surely(self.try_harvest_runs(sure(f)));
@@ -207,7 +212,7 @@ impl SummaryBitmap {
     /// ```
     /// # use dirty_log::SummaryBitmap;
     /// let log = SummaryBitmap::new(1 << 30, 4096.try_into()?);
-    /// [3, 4, 700, 9000].into_iter().for_each(|page| log.mark(page));
+    /// [3, 4, 700, 9000].into_iter().for_each(|page| log.set_bit(page));
     /// // What does not fit any more is sent another time.
     /// let mut room = 2;
     /// let full = log.try_harvest_runs(|run| {
@@ -234,18 +239,18 @@ impl SummaryBitmap {
             while held.next_middle() {
                 if held.middle.1 == u64::MAX {
                     held.hold_all();
-                    held.runs.add_all(held.first, &held.words, &mut f)?;
+                    held.runs.push_words(held.first, &held.words, &mut f)?;
                     held.count = 0;
                 }
                 while let Some(i) = held.next_word() {
                     let word = take(&self.levels[0][i]);
                     held.hold(i, word);
-                    held.runs.add(i, word, &mut f)?;
+                    held.runs.push_word(i, word, &mut f)?;
                     held.count = 0;
                 }
             }
         }
-        held.runs.end(&mut f)
+        held.runs.finish(&mut f)
     }
 
     /// Nothing was marked since the last harvest.
@@ -254,8 +259,14 @@ impl SummaryBitmap {
         self.levels[2].iter().all(|word| word.load(Ordering::SeqCst) == 0)
     }
 
-    /// Takes the marks of some pages, as [`Slot::take_range`](crate::Slot::take_range); returns
-    /// how many there were.
+    /// Takes the marks of some pages: calls `f` with each run of those that were marked, in order,
+    /// which are marked no more. Returns how many there were. Each mark is in exactly one harvest or
+    /// one such range. Read the pages from `f` on.
+    ///
+    /// It is for a part that is sent now, when the rest is not. Unlike a harvest it visits every word
+    /// of the range.
+    ///
+    /// Should `f` panic, the run that it had and all that follow are marked again.
     pub fn take_range(&self, pages: Range<usize>, f: impl FnMut(Range<usize>)) -> usize {
         surely(self.try_take_range(pages, sure(f)))
     }
@@ -281,18 +292,12 @@ impl SummaryBitmap {
                 let word = word.fetch_and(!mask, Ordering::SeqCst) & mask;
                 count += word.count_ones() as usize;
                 held.hold(i, word);
-                held.runs.add(i, word, &mut f)?;
+                held.runs.push_word(i, word, &mut f)?;
                 held.count = 0;
             }
         }
-        held.runs.end(&mut f)?;
+        held.runs.finish(&mut f)?;
         Ok(count)
-    }
-
-    /// Forgets the marks of some pages; returns how many there were. Read the pages after this
-    /// returns, and whatever is written later is marked again.
-    pub fn clear_pages(&self, pages: Range<usize>) -> usize {
-        self.take_range(pages, drop)
     }
 
     /// The words as they are, without harvesting: what is marked stays marked.
@@ -313,14 +318,6 @@ struct Held<'a, const WORDS: usize> {
     words: [u64; WORDS],
     count: usize,
     runs: Runs,
-}
-
-/// The lowest bit, taken out.
-#[inline]
-fn pop(bits: &mut u64) -> Option<usize> {
-    let bit = (*bits != 0).then(|| bits.trailing_zeros() as usize)?;
-    *bits &= *bits - 1;
-    Some(bit)
 }
 
 impl<'a, const WORDS: usize> Held<'a, WORDS> {
@@ -363,10 +360,10 @@ impl<'a, const WORDS: usize> Held<'a, WORDS> {
     /// From below, so that who finds a bit of the summary finds what it tells of.
     #[cold]
     fn mark_again(&self) {
-        for run in self.runs.left() {
+        for run in self.runs.not_taken() {
             self.log.mark_pages(run);
         }
-        let left = self.runs.end_of_told()..usize::MAX;
+        let left = self.runs.told_end()..usize::MAX;
         for (i, word) in (self.first..).zip(&self.words[..self.count]) {
             self.log.mark_word(i, word & mask(i, &left));
         }
@@ -385,7 +382,7 @@ impl<'a, const WORDS: usize> Held<'a, WORDS> {
 impl<const WORDS: usize> Drop for Held<'_, WORDS> {
     #[inline]
     fn drop(&mut self) {
-        let told = self.runs.left().iter().all(Range::is_empty);
+        let told = self.runs.not_taken().iter().all(Range::is_empty);
         if !told || self.count != 0 || self.middle.1 | self.top.1 != 0 {
             self.mark_again();
         }
@@ -399,12 +396,4 @@ fn take(word: &AtomicU64) -> u64 {
         0 => 0,
         _ => word.swap(0, Ordering::SeqCst),
     }
-}
-
-/// Those of a word's 64 pages that are in `pages`.
-fn mask(word: usize, pages: &Range<usize>) -> u64 {
-    let first = pages.start.saturating_sub(word * 64).min(64) as u32;
-    let end = pages.end.saturating_sub(word * 64).min(64) as u32;
-    let below = |bit: u32| 1u64.checked_shl(bit).map_or(u64::MAX, |b| b - 1);
-    below(end) & !below(first)
 }

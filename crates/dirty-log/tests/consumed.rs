@@ -3,7 +3,7 @@
 //! A caller who stops, or panics, in the middle of a harvest: what it took is taken, all else is
 //! still marked, and nothing is both.
 
-use dirty_log::{DirtyBitmap, GetOpt, GetOrg, Strategy as Harvests, SummaryBitmap, SwitchOpt};
+use dirty_log::SummaryBitmap;
 use proptest::prelude::*;
 use std::ops::Range;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -78,33 +78,6 @@ fn left(log: &SummaryBitmap) -> Vec<usize> {
     left
 }
 
-fn switch<S: Harvests>(runs: &[Range<usize>], calls: usize, stop: Stop) {
-    let log = DirtyBitmap::<S>::new(MOST, 1).unwrap();
-    let mark = |run| {
-        log.mark_pages(run);
-    };
-    let left = || log.harvest().pages().collect::<Vec<_>>();
-    // Consumed run by run.
-    let (pages, mut taken) = (marked(runs, mark), Vec::new());
-    let _ = stop.after(calls, &mut taken, |f| log.harvest().try_into_runs(|mut run| f(&mut run)));
-    check(&pages, taken, left());
-    // A part of it.
-    let (pages, mut taken) = (marked(runs, mark), Vec::new());
-    let _ = stop.after(calls, &mut taken, |f| log.try_take_range(0..MOST, |mut run| f(&mut run)));
-    check(&pages, taken, left());
-    // Only looked at: a panic leaves nobody who could know.
-    let (pages, mut taken) = (marked(runs, mark), Vec::new());
-    let ended = Stop::Panics.after(calls, &mut taken, |f| {
-        log.harvest().for_each_run(|mut run| {
-            let _ = f(&mut run);
-        });
-    });
-    match ended {
-        Some(()) => check(&pages, taken, left()),
-        None => assert_eq!(left(), pages),
-    }
-}
-
 fn config() -> ProptestConfig {
     if cfg!(miri) {
         ProptestConfig { cases: 2, failure_persistence: None, ..Default::default() }
@@ -131,7 +104,7 @@ proptest! {
         check(&pages, taken, left(&log));
         let (pages, mut taken) = (marked(&runs, mark), Vec::new());
         let each = |f: &mut dyn FnMut(&mut dyn Iterator<Item = usize>) -> Result<(), ()>| {
-            log.try_harvest(|i, word| f(&mut pages_of((i, word))))
+            log.try_harvest_words(|i, word| f(&mut pages_of((i, word))))
         };
         let _ = stop.after(calls, &mut taken, each);
         check(&pages, taken, left(&log));
@@ -139,17 +112,6 @@ proptest! {
         let part = 0..MOST;
         let _ = stop.after(calls, &mut taken, |f| log.try_take_range(part, |mut run| f(&mut run)));
         check(&pages, taken, left(&log));
-    }
-
-    #[test]
-    fn a_switchs_harvest_gives_back_what_was_not_taken(
-        runs in marks(),
-        calls in 0usize..40,
-        stop in prop_oneof![Just(Stop::Fails), Just(Stop::Panics)],
-    ) {
-        switch::<SwitchOpt>(&runs, calls, stop);
-        switch::<GetOpt>(&runs, calls, stop);
-        switch::<GetOrg>(&runs, calls, stop);
     }
 }
 
@@ -159,7 +121,7 @@ fn a_panic_loses_no_page() {
     let log = SummaryBitmap::new(1 << 30, 4096.try_into().unwrap());
     let every = || (0..1 << 18).step_by(1000);
     let summary: [&Harvest<'_>; 3] =
-        [&|f| log.harvest(|_, _| f()), &|f| log.harvest_runs(|_| f()), &|f| {
+        [&|f| log.harvest_words(|_, _| f()), &|f| log.harvest_runs(|_| f()), &|f| {
             log.take_range(0..1 << 18, |_| f());
         }];
     let third = |harvest: &Harvest<'_>| {
@@ -173,13 +135,8 @@ fn a_panic_loses_no_page() {
         assert!(catch_unwind(AssertUnwindSafe(|| harvest(&mut f))).is_err());
     };
     for harvest in summary {
-        every().for_each(|page| log.mark(page));
+        every().for_each(|page| log.set_bit(page));
         third(harvest);
         assert_eq!(left(&log), every().skip(2).collect::<Vec<_>>());
     }
-    let log: DirtyBitmap = DirtyBitmap::new(1 << 30, 4096).unwrap();
-    every().for_each(|page| log.mark(page));
-    third(&|f| log.harvest().into_runs(|_| f()));
-    assert_eq!(log.harvest().pages().collect::<Vec<_>>(), every().skip(2).collect::<Vec<_>>());
-    assert!(log.is_clean());
 }

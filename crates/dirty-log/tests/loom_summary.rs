@@ -44,11 +44,8 @@ mod sync {
     }
 }
 
-mod slot {
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct BadPageSize(pub usize);
-}
-
+#[path = "../src/page_size.rs"]
+mod page_size;
 #[path = "../src/runs.rs"]
 mod runs;
 #[path = "../src/summary.rs"]
@@ -75,7 +72,7 @@ fn two_writers(pages: [usize; 2]) {
             let (log, written) = (log.clone(), written.clone());
             thread::spawn(move || {
                 written[i].store(1, Ordering::Relaxed);
-                log.mark(pages[i]);
+                log.set_bit(pages[i]);
             })
         })
         .collect();
@@ -112,12 +109,12 @@ fn no_write_to_a_dirty_page_is_lost() {
 fn a_caller_who_stops(pages: [usize; 2], other: usize) {
     let log = Arc::new(SummaryBitmap::new(5000, 1.try_into().unwrap()));
     let written = Arc::new(AtomicUsize::new(0));
-    pages.into_iter().for_each(|page| log.mark(page));
+    pages.into_iter().for_each(|page| log.set_bit(page));
     let writer = {
         let (log, written) = (log.clone(), written.clone());
         thread::spawn(move || {
             written.store(1, Ordering::Relaxed);
-            log.mark(other);
+            log.set_bit(other);
         })
     };
     let mut taken = Vec::new();
@@ -153,9 +150,9 @@ fn a_mark_that_is_done_is_in_the_next_harvest() {
         let log = Arc::new(SummaryBitmap::new(100, 1.try_into().unwrap()));
         let other = {
             let log = log.clone();
-            thread::spawn(move || log.mark(1))
+            thread::spawn(move || log.set_bit(1))
         };
-        log.mark(0);
+        log.set_bit(0);
         let mut seen = Vec::new();
         log.harvest_runs(|run| seen.extend(run));
         assert!(seen.contains(&0), "{seen:?}");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 
-//! The simple bitmap: against a set of pages, by threads at full speed, and in the orders that
-//! loom tells apart.
+//! The simple bitmap: against a set of pages, and by threads at full speed.
 
 use dirty_log::SummaryBitmap;
 use proptest::prelude::*;
@@ -63,11 +62,11 @@ proptest! {
         for step in steps {
             match step {
                 Step::Mark(page) => {
-                    log.mark(page);
+                    log.set_bit(page);
                     model.extend(Some(page).filter(|&page| page < pages));
                 }
                 Step::MarkBytes(at, len) => {
-                    log.mark_bytes(at, len);
+                    log.set_addr_range(at, len);
                     model.extend(span(at, len));
                 }
                 Step::Take(range) => {
@@ -86,7 +85,7 @@ proptest! {
                     prop_assert!(log.is_clean());
                 }
             }
-            prop_assert!(model.first().is_none_or(|&page| log.is_marked(page) && !log.is_clean()));
+            prop_assert!(model.first().is_none_or(|&page| log.is_bit_set(page) && !log.is_clean()));
         }
         let words = log.get_and_reset();
         let set = |page: &usize| words[page / 64] >> (page % 64) & 1 == 1;
@@ -140,7 +139,7 @@ fn no_write_is_lost() {
                     random ^= random << 17;
                     let page = random as usize % PAGES;
                     memory[page * 3 + writer].store(version, Ordering::Relaxed);
-                    log.mark(page);
+                    log.set_bit(page);
                 }
             })
         });

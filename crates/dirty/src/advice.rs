@@ -7,8 +7,8 @@
 
 use crate::result::{DirtyAdvice, DirtyRow};
 use crate::source::TrackerKind;
-use dirty_log::StrategyKind;
 use std::collections::BTreeMap;
+use vmeter_dirty_switch::StrategyKind;
 use vmeter_stats::{holm, median, paired_t};
 
 /// Chance of any false difference among the comparisons of an advice.

@@ -5,8 +5,8 @@ use crate::result::DirtySkipped;
 use crate::together::MOST_VMS;
 use crate::workload::Kind;
 use crate::{DirtyError, TrackerKind};
-use dirty_log::StrategyKind;
 use serde::{Deserialize, Serialize};
+use vmeter_dirty_switch::StrategyKind;
 
 /// Pages more than this make a pass too long: a first write to a protected page is a fault.
 const DEFAULT_BUFFER: u64 = 256 << 20;

@@ -3,8 +3,9 @@
 use crate::clock::tsc;
 use crate::layout::Layout;
 use crate::DirtyError;
-use dirty_log::{
-    BadPageSize, DirtyBitmap, GetOpt, GetOrg, PageSet, Slot, Strategy, StrategyKind, SwitchOpt,
+use dirty_log::PageSet;
+use vmeter_dirty_switch::{
+    BadPageSize, DirtyBitmap, GetOpt, GetOrg, Slot, Strategy, StrategyKind, SwitchOpt,
 };
 use vmeter_stats::rng::Rng;
 

@@ -1,6 +1,6 @@
 //! What can go wrong, and what the user can do about it.
 
-use dirty_log::trackers::TrackError;
+use dirty_trackers::TrackError;
 use vmeter_kvm_probe::{ProbeError, VmError};
 use vmeter_session::failure::{failure, host, usage, Class};
 

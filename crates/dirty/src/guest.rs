@@ -361,7 +361,7 @@ impl Worker {
 
     fn spin(&mut self, rdi: u64) -> Report {
         let regs = kvm_regs { rip: SPIN, rdi, ..Default::default() };
-        dirty_log::rest();
+        vmeter_dirty_switch::rest();
         let ran = self.vcpu.enter(self.ring, regs).and_then(|()| {
             self.vcpu.run(None, |exit| std::ops::ControlFlow::Break(format!("{exit:?}")))
         });

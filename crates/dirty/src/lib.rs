@@ -2,7 +2,7 @@
 //!
 //! A real guest (a few bytes of code in /dev/kvm, no kernel) writes to pages whose list is
 //! known; a tracker tells which they were; a thread marks them in a bitmap of each
-//! strategy of the `dirty-log` crate; and each bitmap is harvested, timed by the time stamp
+//! strategy of `vmeter-dirty-switch`; and each bitmap is harvested, timed by the time stamp
 //! counter, while the guest's vCPU runs. Guests of all trackers share their memory and take
 //! turns in random order within each pass, next to one that nobody tracks: what the guest
 //! loses to write faults is the difference. Every page carries the number of the run that
@@ -45,11 +45,11 @@ mod together;
 mod workload;
 
 pub use asked::Given;
-pub use dirty_log::StrategyKind;
 pub use error::DirtyError;
 pub use experiment::{measure, Kind};
 pub use layout::{Layout, SlotPlan, PAGE};
 pub use source::TrackerKind;
+pub use vmeter_dirty_switch::StrategyKind;
 pub use workload::{Kind as WorkloadKind, Page, Workload};
 
 /// The publication's guest writes to a buffer of 1 GB.

@@ -1,10 +1,10 @@
 //! What a session of `vmeter dirty` comes to.
 
 use crate::source::TrackerKind;
-use dirty_log::StrategyKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use vmeter_base::{Envelope, Estimate};
+use vmeter_dirty_switch::StrategyKind;
 
 /// One harvest of one slot.
 #[derive(Debug, Clone, PartialEq)]

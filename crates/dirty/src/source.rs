@@ -2,10 +2,10 @@
 
 use crate::guest::Interruption;
 use crate::DirtyError;
-use dirty_log::trackers::{
+use dirty_log::PageSet;
+use dirty_trackers::{
     KvmLog, KvmLogMode, KvmRing, Mprotect, PagemapScan, TrackError, TrackedSlot, Tracker, VcpuRing,
 };
-use dirty_log::PageSet;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Instant;
 use vmeter_kvm_probe::kvm_bindings::KVM_CAP_DIRTY_LOG_RING;

@@ -7,12 +7,13 @@ use crate::memory;
 use crate::source::{label, Collected, Source, TrackerKind};
 use crate::workload::Page;
 use crate::DirtyError;
-use dirty_log::trackers::{KvmLog, KvmLogMode, KvmRing, TrackedSlot};
-use dirty_log::{PageSet, StrategyKind};
+use dirty_log::PageSet;
+use dirty_trackers::{KvmLog, KvmLogMode, KvmRing, TrackedSlot};
 use rustix::thread::CpuSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use vmeter_dirty_switch::StrategyKind;
 use vmeter_kvm_probe::{Backing, GuestSlot, Ring, SlotSpec, Vm};
 use vmeter_session::Interrupt;
 use vmeter_stats::rng::Rng;
@@ -146,7 +147,7 @@ impl Station {
         let mut station = Self {
             source: None,
             bitmaps: bitmaps.map(Arc::new),
-            sets: slots.iter().map(|slot| PageSet::of_host_pages(slot.bytes)).collect(),
+            sets: slots.iter().map(|slot| PageSet::with_len(slot.bytes)).collect(),
             places: setting.layout.places(),
             guest: Guest::start(vm, vcpu, setting.ring, setting.cpus, setting.interrupt)?,
             tracker: label(kind),

@@ -1,7 +1,7 @@
 //! The harvests slot by slot, and the answer: how much faster a clean slot is harvested.
 
 use crate::result::{DirtyRow, DirtySlot, DirtySpeedup, DirtySummary};
-use dirty_log::StrategyKind;
+use vmeter_dirty_switch::StrategyKind;
 use vmeter_stats::median;
 
 /// Slots from this size on are what the speedup is of, bytes.

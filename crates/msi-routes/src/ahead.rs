@@ -26,6 +26,7 @@ type Detached = HashMap<usize, (Route, Result<(), Errno>)>;
 struct Want {
     remove: bool,
     mask: bool,
+    exchange: bool,
 }
 
 fn key(route: &Route) -> usize {
@@ -37,6 +38,7 @@ impl Ahead {
     pub(crate) fn of(shared: &Shared, ops: &[Op]) -> Self {
         let closes = |op: &Op| match op {
             Op::Mask(route) | Op::Remove(route) => !route.source().is_gate(),
+            Op::Exchange(..) => true,
             _ => false,
         };
         if !ops.iter().any(closes) {
@@ -103,13 +105,16 @@ fn wanted(ops: &[Op]) -> Vec<&Route> {
             Op::Mask(route) => (route, |want| (want.mask, want.remove) = (true, false)),
             Op::Unmask(route) => (route, |want| (want.mask, want.remove) = (false, false)),
             Op::Message(route, _) => (route, |want| want.remove = false),
+            Op::Exchange(route, _) => (route, |want| (want.exchange, want.remove) = (true, false)),
             Op::Remove(route) => (route, |want| want.remove = true),
             _ => continue,
         };
         change(&mut wants.entry(key(route)).or_insert_with(|| (route, Want::default())).1);
     }
     let closed = |(route, want): &(&Route, Want)| {
-        let closes = want.remove || want.mask && route.may_deliver();
+        let closes = want.remove
+            || want.mask && route.may_deliver()
+            || want.exchange && route.may_be_attached();
         !route.source().is_gate() && closes
     };
     let mut routes: Vec<&Route> =

@@ -6,6 +6,7 @@ use crate::ahead::Ahead;
 use crate::commit;
 use crate::error::RouteError;
 use crate::fixed::FixedOp;
+use crate::foreign::EventFd;
 use crate::message::{FixedRoute, MsiMessage};
 use crate::ops::{Op, Ops};
 use crate::report::{CommitError, Report};
@@ -116,6 +117,29 @@ impl Batch {
     pub fn unmask(&mut self, route: &Route) -> Result<(), RouteError> {
         let route = self.touch(route)?;
         self.ops.push(Op::Unmask(route));
+        Ok(())
+    }
+
+    /// Exchanges the eventfd of a route whose source is [`Source::External`]: the table stays as it
+    /// is, and costs no commit. What waits in the one before waits in the new one then.
+    ///
+    /// Have the device write to the new one before the commit: what it writes to the one before
+    /// afterwards is lost.
+    ///
+    /// # Errors
+    /// [`RouteError::Gone`], [`RouteError::OtherVm`]; [`RouteError::NotExternal`] of a
+    /// [`Gate`](crate::Gate), whose eventfd is its own; [`RouteError::Blocking`].
+    pub fn set_eventfd(&mut self, route: &Route, eventfd: EventFd) -> Result<(), RouteError> {
+        if route.source().is_gate() {
+            return Err(RouteError::NotExternal);
+        }
+        self.exchange(route, Source::external(eventfd)?)
+    }
+
+    /// Stages another external source.
+    pub(crate) fn exchange(&mut self, route: &Route, source: Source) -> Result<(), RouteError> {
+        let route = self.touch(route)?;
+        self.ops.push(Op::Exchange(route, source));
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use crate::plan::{Closed, Plan};
 use crate::report::{CommitError, Failure, Report, Step};
 use crate::route::{Phase, Route};
 use crate::shared::{Locked, Shared};
+use crate::source::Source;
 use std::sync::{Arc, MutexGuard};
 
 pub(crate) struct Commit<'a> {
@@ -149,6 +150,11 @@ impl<'a> Commit<'a> {
                     (plan.message, plan.remove) = (Some(message), false);
                     continue;
                 }
+                Op::Exchange(route, source) => {
+                    let plan = self.locked.workspace.plan_of(route);
+                    (plan.source, plan.remove) = (Some(source), false);
+                    continue;
+                }
                 Op::Mask(route) => (route, |p| (p.live, p.remove) = (Some(false), false)),
                 Op::Unmask(route) => (route, |p| (p.live, p.remove) = (Some(true), false)),
                 Op::Remove(route) => (route, |p| p.remove = true),
@@ -217,7 +223,10 @@ impl<'a> Commit<'a> {
     fn close(&mut self, ahead: &Ahead) {
         for plan in &mut self.locked.workspace.plans {
             let route = &plan.route;
-            if !plan.remove && (plan.live != Some(false) || !route.may_deliver()) {
+            let closes = plan.remove
+                || plan.live == Some(false) && route.may_deliver()
+                || plan.source.is_some() && route.may_be_attached();
+            if !closes {
                 continue;
             }
             let was_live = route.phase() == Phase::Live;
@@ -323,6 +332,17 @@ impl<'a> Commit<'a> {
         Ok(())
     }
 
+    /// A vector whose new eventfd could not be attached has its old one again. What waits comes by
+    /// that if it is attached; else it waits on in the new one, which the device writes to.
+    fn put_back(shared: &Shared, plan: &mut Plan, old: Source) -> Result<(), Failure> {
+        let new = plan.route.set_source(old);
+        Self::reopen(shared, plan)?;
+        if plan.route.is_attached() {
+            new.hand_over(&plan.route.source());
+        }
+        Ok(())
+    }
+
     /// Opens a route's source. What can't be translated was told by its plan.
     fn let_through(shared: &Shared, route: &Route, message: MsiMessage) {
         if !route.is_signalled() {
@@ -337,7 +357,11 @@ impl<'a> Commit<'a> {
     fn settle_removed(&mut self) {
         let fixed = std::mem::take(&mut self.fixed);
         fixed.iter().for_each(|plan| plan.settle(&mut self.shared.pool()));
-        let plans = &self.locked.workspace.plans;
+        let plans = &mut self.locked.workspace.plans;
+        for plan in plans.iter_mut().filter(|plan| plan.remove && !plan.failed) {
+            // What waits goes to the new eventfd all the same: another route comes to have it.
+            plan.source.take().map(|new| plan.route.exchange(new));
+        }
         let removed = plans.iter().filter(|plan| plan.remove && !plan.failed);
         self.shared.retire(removed.map(|plan| &plan.route));
     }
@@ -347,20 +371,26 @@ impl<'a> Commit<'a> {
         for plan in
             self.locked.workspace.plans.iter_mut().filter(|plan| !plan.failed && !plan.remove)
         {
-            let route = &plan.route;
+            let route = plan.route.clone();
+            let old = plan.source.take().map(|new| route.exchange(new));
             let live = plan.live.unwrap_or(route.phase() == Phase::Live);
             if (live || route.source().is_gate()) && !route.is_signalled() {
                 match route.attach(&*self.shared.kernel) {
                     Ok(new) => self.report.counts.attached += usize::from(new),
                     Err(e) => {
                         Self::fail(&mut self.report, plan, Step::Attach, Some(e));
+                        // A route that never was has no eventfd to go back to.
+                        if let Some(old) = old.filter(|_| !plan.new) {
+                            let restored = Self::put_back(self.shared, plan, old);
+                            self.report.failures.extend(restored.err());
+                        }
                         continue;
                     }
                 }
             }
             let message = plan.message.unwrap_or_else(|| route.message());
             if live {
-                Self::let_through(self.shared, route, message);
+                Self::let_through(self.shared, &route, message);
             }
             route.set_message(message);
             route.set_phase(if live { Phase::Live } else { Phase::Masked });

@@ -58,6 +58,15 @@ pub enum RouteError {
         /// The kernel's reason.
         source: Errno,
     },
+    /// The vector's interrupts come from a gate, whose eventfd can't be exchanged.
+    #[error("the vector has no eventfd of others that could be exchanged: its source is a gate")]
+    NotExternal,
+    /// A gate can be given up only where its message may go to KVM by itself.
+    #[error(
+        "KVM_SIGNAL_MSI is not allowed: call Router::set_signals(true) first, if the kernel has it \
+         and the seccomp filter lets it pass"
+    )]
+    NoSignals,
     /// An eventfd that would block its reader.
     #[error("the eventfd blocks; make it with EFD_NONBLOCK, so that its count can be read safely")]
     Blocking,

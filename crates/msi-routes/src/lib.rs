@@ -5,6 +5,7 @@
 mod ahead;
 mod batch;
 mod commit;
+mod demote;
 mod error;
 mod fixed;
 mod foreign;

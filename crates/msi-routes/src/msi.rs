@@ -7,6 +7,7 @@
 
 use crate::batch::Batch;
 use crate::error::{RouteError, StateError};
+use crate::foreign::EventFd;
 use crate::message::MsiMessage;
 use crate::route::Route;
 use crate::source::Source;
@@ -125,6 +126,18 @@ impl Msi {
     /// A vector's source, to raise its interrupt.
     pub fn source(&self, vector: usize) -> Option<&Source> {
         self.vectors.get(vector).map(|v| &v.source)
+    }
+
+    /// Exchanges the eventfd of a vector whose source is [`Source::External`]: VFIO, or a vhost-user
+    /// back end that has connected again, brings another one. [`Self::sync`] has to follow; its commit
+    /// is as [`Batch::set_eventfd`].
+    ///
+    /// # Errors
+    /// [`RouteError::NotExternal`]: the vector is a gate's, or there is none of this number;
+    /// [`RouteError::Blocking`].
+    pub fn set_eventfd(&mut self, vector: usize, eventfd: EventFd) -> Result<(), RouteError> {
+        let slot = self.vectors.get_mut(vector).ok_or(RouteError::NotExternal)?;
+        slot.set_eventfd(eventfd)
     }
 
     /// A vector's route, if it ever had one.

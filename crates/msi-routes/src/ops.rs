@@ -5,6 +5,7 @@
 use crate::fixed::FixedOp;
 use crate::message::MsiMessage;
 use crate::route::Route;
+use crate::source::Source;
 use smallvec::SmallVec;
 
 #[derive(Debug)]
@@ -13,6 +14,8 @@ pub(crate) enum Op {
     Message(Route, MsiMessage),
     Mask(Route),
     Unmask(Route),
+    /// An eventfd of others in the place of the one before.
+    Exchange(Route, Source),
     Remove(Route),
     Fixed(Box<FixedOp>),
 }

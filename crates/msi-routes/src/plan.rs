@@ -4,6 +4,7 @@
 
 use crate::message::MsiMessage;
 use crate::route::Route;
+use crate::source::Source;
 use std::sync::Arc;
 
 const NOWHERE: u32 = u32::MAX;
@@ -18,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) translated: MsiMessage,
     pub(crate) live: Option<bool>,
     pub(crate) remove: bool,
+    /// Its new source.
+    pub(crate) source: Option<Source>,
     /// Closed by this commit, so to be opened again should it fail.
     pub(crate) closed: Option<Closed>,
     /// It stays as it was.
@@ -61,6 +64,7 @@ impl Workspace {
                 translated: MsiMessage::default(),
                 live: None,
                 remove: false,
+                source: None,
                 closed: None,
                 failed: false,
             });

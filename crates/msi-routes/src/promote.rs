@@ -107,7 +107,7 @@ impl Promotion<'_> {
                 continue;
             }
             // Nobody writes to its eventfd before the gate is told to.
-            let lost = || self.shared.detach_later(route.source(), gsi);
+            let lost = || self.shared.detach_later(&route.source(), gsi);
             let kernel = &self.shared.kernel;
             match on_panic(lost, || kernel.attach(route.source().eventfd(), gsi)) {
                 Ok(()) => {

@@ -53,7 +53,7 @@ pub(crate) struct RouteInner {
     gsi: AtomicU32,
     /// It has no GSI of the table, but delivers by messages.
     signalled: AtomicBool,
-    source: Source,
+    source: Mutex<Source>,
     owner: Owner,
     phase: AtomicU8,
     /// The kernel has its irqfd. Held while it is asked to take it or to give it back, which
@@ -77,7 +77,7 @@ impl Route {
         Self(Arc::new(RouteInner {
             gsi: AtomicU32::new(gsi),
             signalled: AtomicBool::new(signalled),
-            source,
+            source: Mutex::new(source),
             owner: Owner::new(),
             phase: AtomicU8::new(Phase::Staged as u8),
             attached: Mutex::new(false),
@@ -108,6 +108,12 @@ impl Route {
         self.0.signalled.store(false, Ordering::Release);
     }
 
+    /// It has a number above those of the table from now on, and no irqfd.
+    pub(crate) fn demoted(&self, number: u32) {
+        self.0.gsi.store(number, Ordering::Release);
+        self.0.signalled.store(true, Ordering::Release);
+    }
+
     /// How far it is.
     pub fn phase(&self) -> Phase {
         self.0.phase()
@@ -119,8 +125,21 @@ impl Route {
     }
 
     /// Where its interrupts come from.
-    pub fn source(&self) -> &Source {
-        &self.0.source
+    pub fn source(&self) -> Source {
+        self.0.source()
+    }
+
+    /// Its interrupts come from another source from now on, in which waits what waited in the one
+    /// before. Returns that. Neither is attached.
+    pub(crate) fn exchange(&self, new: Source) -> Source {
+        self.source().hand_over(&new);
+        self.set_source(new)
+    }
+
+    /// The same without what waits.
+    pub(crate) fn set_source(&self, new: Source) -> Source {
+        let mut source = self.0.source.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut source, new)
     }
 
     /// True if it is a route of this VM.
@@ -138,18 +157,18 @@ impl Route {
 
     /// Its source delivers from now on.
     pub(crate) fn open(&self) {
-        self.0.source.open(self.0.owner, Way::Irqfd);
+        self.source().open(self.0.owner, Way::Irqfd);
     }
 
     /// The same, by a message.
     pub(crate) fn open_signalled(&self, message: MsiMessage) {
         let way = Way::Signal(self.0.home.clone(), message);
-        self.0.source.open(self.0.owner, way);
+        self.source().open(self.0.owner, way);
     }
 
     /// What its source raises waits from now on.
     pub(crate) fn close(&self) {
-        self.0.source.close(self.0.owner);
+        self.source().close(self.0.owner);
     }
 
     fn attached(&self) -> MutexGuard<'_, bool> {
@@ -164,6 +183,12 @@ impl Route {
     /// Whether the kernel has its irqfd is not known: it is detached before anything else.
     pub(crate) fn is_unsure(&self) -> bool {
         self.0.unsure.load(Ordering::Acquire)
+    }
+
+    /// The kernel has its irqfd, may have it, or had it until it was detached ahead of a commit. A
+    /// masked route has one if the kernel panicked in the commit that attached it.
+    pub(crate) fn may_be_attached(&self) -> bool {
+        self.is_attached() || self.may_deliver()
     }
 
     /// It is live, or may be as far as is known.
@@ -235,6 +260,10 @@ impl RouteInner {
         self.gsi.load(Ordering::Acquire)
     }
 
+    fn source(&self) -> Source {
+        self.source.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Acquire) {
             0 => Phase::Staged,
@@ -252,7 +281,7 @@ impl RouteInner {
     fn retire(&self) {
         match self.go() {
             Some(gsi) if self.unsure.swap(false, Ordering::AcqRel) => {
-                self.home.detach_later(&self.source, gsi);
+                self.home.detach_later(&self.source(), gsi);
             }
             Some(gsi) => self.home.release(gsi),
             None => {}
@@ -262,10 +291,11 @@ impl RouteInner {
 
 impl Drop for RouteInner {
     fn drop(&mut self) {
-        self.source.close(self.owner);
+        let source = self.source();
+        source.close(self.owner);
         let attached = *self.attached.get_mut().unwrap_or_else(PoisonError::into_inner);
         let unsure = std::mem::take(self.unsure.get_mut());
-        if !(attached || unsure) || self.home.detach(&self.source, self.gsi()) {
+        if !(attached || unsure) || self.home.detach(&source, self.gsi()) {
             self.retire();
         }
     }

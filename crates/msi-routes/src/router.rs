@@ -4,6 +4,7 @@
 
 use crate::batch::Batch;
 use crate::commit;
+use crate::demote;
 use crate::error::RouteError;
 use crate::foreign::EventFd;
 use crate::kernel::Kernel;
@@ -12,6 +13,7 @@ use crate::pin::PinIrqfd;
 use crate::pool::Pool;
 use crate::promote;
 use crate::report::{CommitError, Report};
+use crate::route::Route;
 use crate::shared::Shared;
 use crate::table::Table;
 #[cfg(feature = "kvm-ioctls")]
@@ -109,6 +111,24 @@ impl Router {
     /// The kernel refuses the table, whatever is left out; then nothing has changed.
     pub fn promote(&self) -> Result<Report, CommitError> {
         promote::promote(&self.0)
+    }
+
+    /// Gives up entries: the gates of these routes deliver by `KVM_SIGNAL_MSI` from now on, as those
+    /// of [`Self::set_lazy`], so that a source that needs an entry (a VFIO vector that is plugged in)
+    /// finds room. No commit: the GSIs are free at once, and the next commit that changes a route
+    /// takes the entries out. What is raised meanwhile waits, and is delivered then.
+    ///
+    /// Routes that have no entry, or whose source is no gate, are passed over. `counts.detached` says
+    /// how many gave up theirs. One whose irqfd can't be detached is named in the report, and stays
+    /// as it was. [`Self::promote`] gives the entries back where there is room.
+    ///
+    /// # Errors
+    /// [`RouteError::NoSignals`]; [`RouteError::OtherVm`]. Nothing has changed then.
+    pub fn demote<'a>(
+        &self,
+        routes: impl IntoIterator<Item = &'a Route>,
+    ) -> Result<Report, RouteError> {
+        demote::demote(&self.0, &routes.into_iter().collect::<Vec<_>>())
     }
 
     /// Attaches an eventfd to a GSI of fixed routes: a pin of an irqchip, as legacy interrupts of

@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     batches: AtomicU64,
     /// Threads that detach irqfds at the same time.
     pub(crate) detach_threads: AtomicUsize,
-    /// Routes that were signalled when they were made.
+    /// Routes that are signalled, or were.
     signalled: Mutex<Vec<Weak<RouteInner>>>,
     /// New gates' routes are signalled until they are promoted.
     pub(crate) lazy: AtomicBool,
@@ -97,8 +97,7 @@ impl Shared {
     /// signalled.
     pub(crate) fn number(&self, source: &Source) -> Result<(u32, bool), RouteError> {
         let lazy = self.lazy.load(Ordering::Relaxed);
-        let allowed = source.is_gate() && (lazy || self.signals.load(Ordering::Relaxed));
-        let may = || allowed && self.kernel.signals();
+        let may = || source.is_gate() && self.may_signal();
         if lazy && may() {
             if let Some(number) = self.pool().reserve_signalled() {
                 return Ok((number, true));
@@ -114,6 +113,12 @@ impl Shared {
         }
     }
 
+    /// The VMM allows `KVM_SIGNAL_MSI`, and the kernel has it.
+    pub(crate) fn may_signal(&self) -> bool {
+        let allowed = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        (allowed(&self.lazy) || allowed(&self.signals)) && self.kernel.signals()
+    }
+
     /// A route that is signalled was made.
     pub(crate) fn note(&self, route: &Route) {
         let mut all = self.signalled.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +129,14 @@ impl Shared {
         all.push(Arc::downgrade(&route.0));
     }
 
-    /// Routes that were signalled when they were made, and are still.
+    /// A route is signalled that was promoted, or was made with an entry.
+    pub(crate) fn note_again(&self, route: &Route) {
+        let mut all = self.signalled.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(&route.0)));
+        all.push(Arc::downgrade(&route.0));
+    }
+
+    /// Routes that were signalled when they were made, or are again.
     pub(crate) fn signalled(&self) -> Vec<Route> {
         let mut all = self.signalled.lock().unwrap_or_else(PoisonError::into_inner);
         let routes: Vec<Route> = all.iter().filter_map(Weak::upgrade).map(Route).collect();

@@ -219,6 +219,24 @@ impl Source {
         }
     }
 
+    /// It is the same gate, or the same eventfd.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Gate(Gate(own)), Self::Gate(Gate(other))) => Arc::ptr_eq(own, other),
+            (Self::External(own), Self::External(other)) => Arc::ptr_eq(own, other),
+            _ => false,
+        }
+    }
+
+    /// An interrupt that waits here waits in `new` from now on, or is delivered if that is attached.
+    pub(crate) fn hand_over(&self, new: &Self) {
+        if self.waits() {
+            self.clear();
+            // An eventfd refuses only when its count is near 2^64: pending all the more.
+            let _ = new.raise();
+        }
+    }
+
     pub(crate) fn open(&self, owner: Owner, way: Way) {
         if let Self::Gate(gate) = self {
             gate.open(owner, way);

@@ -4,6 +4,7 @@
 
 use crate::batch::Batch;
 use crate::error::RouteError;
+use crate::foreign::EventFd;
 use crate::message::MsiMessage;
 use crate::route::{Phase, Route};
 use crate::source::Source;
@@ -22,6 +23,21 @@ pub(crate) struct Vector {
 impl Vector {
     pub(crate) fn new(source: Source) -> Self {
         Self { source, route: None, reserved: false }
+    }
+
+    /// Its interrupts come from another eventfd, once [`Self::sync`] was committed.
+    pub(crate) fn set_eventfd(&mut self, eventfd: EventFd) -> Result<(), RouteError> {
+        if self.source.is_gate() {
+            return Err(RouteError::NotExternal);
+        }
+        let new = Source::external(eventfd)?;
+        let old = std::mem::replace(&mut self.source, new);
+        // Of an eventfd that is attached KVM takes what is written until the commit.
+        let attached = |route: Route| route.is_attached() && route.source().is(&old);
+        if !self.current().is_some_and(attached) {
+            old.hand_over(&self.source);
+        }
+        Ok(())
     }
 
     /// True if an interrupt waits for the vector to be unmasked.
@@ -73,6 +89,9 @@ impl Vector {
             }
         };
         // What the kernel has says nothing if this batch is about to change it.
+        if !route.source().is(&self.source) {
+            batch.exchange(&route, self.source.clone())?;
+        }
         let open = batch.has_touched(&route) || route.phase() == Phase::Staged || route.is_unsure();
         match want {
             Some(message) => {

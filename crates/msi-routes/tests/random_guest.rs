@@ -179,6 +179,13 @@ impl Kernel for Model {
     }
 }
 
+fn same(one: &Source, other: &Source) -> bool {
+    match (one, other) {
+        (Source::External(one), Source::External(other)) => Arc::ptr_eq(one, other),
+        _ => true,
+    }
+}
+
 struct Guest {
     seed: u64,
     model: Arc<Model>,
@@ -250,12 +257,27 @@ impl Guest {
         }
     }
 
+    /// The device gets another eventfd, to which it writes from now on.
+    fn exchange(&mut self, device: usize) {
+        let vector = self.random.below(VECTORS / 2) * 2;
+        let eventfd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        self.devices[device].set_eventfd(vector, eventfd).unwrap();
+    }
+
+    fn demote(&self, device: usize) {
+        let routes = (0..VECTORS).filter_map(|vector| self.devices[device].route(vector));
+        drop(self.router.demote(routes));
+    }
+
     /// A few registers, in one batch.
     fn step(&mut self) {
         let mut batch = self.router.batch();
         for _ in 0..1 + self.random.below(4) {
             let device = self.random.below(DEVICES);
             self.register(device);
+            if self.random.below(8) == 0 {
+                self.exchange(device);
+            }
             if self.random.below(2) == 0 {
                 drop(self.devices[device].sync(&mut batch));
             }
@@ -263,8 +285,12 @@ impl Guest {
         for device in &mut self.devices {
             drop(device.sync(&mut batch));
         }
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => drop(batch),
+            3 => {
+                drop(batch);
+                self.demote(self.seed as usize % DEVICES);
+            }
             1 => {
                 drop(batch);
                 drop(self.router.promote());
@@ -293,6 +319,9 @@ impl Guest {
                 assert!(entry, "seed {seed}, {when}: device {n}, {route:?}: no entry");
                 let attached = state.irqfds.values().any(|&(_, of)| of == gsi);
                 assert!(attached, "seed {seed}, {when}: device {n}, {route:?}: no irqfd");
+                if !same(&route.source(), device.source(vector).unwrap()) {
+                    continue; // an exchange that is not committed yet
+                }
                 let owed = state.owed[n * VECTORS + vector];
                 assert!(!owed, "seed {seed}, {when}: device {n}, {route:?}: raised, not arrived");
             }
@@ -335,8 +364,8 @@ impl Guest {
     fn arrived(&self, device: usize, vector: usize) {
         let (seed, source) = (self.seed, self.devices[device].source(vector).unwrap());
         let Some(route) = self.devices[device].route(vector) else { return };
-        if route.phase() != Phase::Live {
-            return; // no room
+        if route.phase() != Phase::Live || !same(&route.source(), source) {
+            return; // no room for it, or for another vector before it
         }
         let owed = self.model.state().owed[device * VECTORS + vector];
         // KVM refused it when it was raised: it waits, and the device was told.

@@ -2,9 +2,11 @@
 
 //! What the benches compare: our bitmap, vm-memory's, and an exchange loop over words.
 
-use dirty_log::{DirtyBitmap, GetOpt, GetOrg, SwitchOpt};
+use criterion::Criterion;
+use dirty_log::SummaryBitmap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use vm_memory::bitmap::AtomicBitmap;
 
 /// Pages of the 3.76 GB slot of the published measurement.
@@ -20,38 +22,31 @@ pub trait Contender: Sync {
     fn take(&self) -> u64;
 }
 
+/// Adds a dirty word to a checksum.
 #[inline]
-fn visit(sum: u64, index: usize, word: u64) -> u64 {
+pub fn visit(sum: u64, index: usize, word: u64) -> u64 {
     sum.wrapping_add(word ^ index as u64)
 }
 
-macro_rules! ours {
-    ($strategy:ty, $name:literal) => {
-        impl Contender for DirtyBitmap<$strategy> {
-            const NAME: &'static str = $name;
+impl Contender for SummaryBitmap {
+    const NAME: &'static str = "SummaryBitmap";
 
-            fn with_pages(pages: usize) -> Self {
-                DirtyBitmap::new(pages * PAGE, PAGE).unwrap()
-            }
+    fn with_pages(pages: usize) -> Self {
+        SummaryBitmap::new(pages * PAGE, NonZeroUsize::new(PAGE).unwrap())
+    }
 
-            #[inline]
-            fn set(&self, page: usize) {
-                dirty_log::Slot::mark(self, page);
-            }
+    #[inline]
+    fn set(&self, page: usize) {
+        self.set_bit(page);
+    }
 
-            #[inline]
-            fn take(&self) -> u64 {
-                let mut sum = 0;
-                DirtyBitmap::harvest(self).for_each_word(|i, w| sum = visit(sum, i, w));
-                sum
-            }
-        }
-    };
+    #[inline]
+    fn take(&self) -> u64 {
+        let mut sum = 0;
+        self.harvest_words(|i, w| sum = visit(sum, i, w));
+        sum
+    }
 }
-
-ours!(GetOrg, "get_org");
-ours!(GetOpt, "get_opt");
-ours!(SwitchOpt, "switch_opt");
 
 /// vm-memory's `get_and_reset`.
 impl Contender for AtomicBitmap {
@@ -210,4 +205,49 @@ pub fn marks<C: Contender>(contender: &C, orders: &[Vec<usize>]) -> f64 {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
     })
+}
+
+/// One harvest, visiting each dirty word, waiting for writers included.
+pub fn bench_harvest<C: Contender>(criterion: &mut Criterion) {
+    let bitmap = C::with_pages(PAGES);
+    for (load, dirty) in loads() {
+        let mut group = criterion.benchmark_group(format!("harvest/{load}"));
+        group.bench_function(C::NAME, |bencher| {
+            if dirty.is_empty() {
+                bitmap.take();
+                return bencher.iter(|| bitmap.take());
+            }
+            bencher.iter_custom(|rounds| {
+                let mut total = Duration::ZERO;
+                for _ in 0..rounds {
+                    dirty.iter().for_each(|&page| bitmap.set(page));
+                    let start = Instant::now();
+                    criterion::black_box(bitmap.take());
+                    total += start.elapsed();
+                }
+                total
+            });
+        });
+    }
+}
+
+/// One mark, by two threads at once: the time of the slower one, for each page marked.
+pub fn bench_mark<C: Contender>(criterion: &mut Criterion) {
+    let bitmap = C::with_pages(PAGES);
+    for pattern in patterns() {
+        let mut group = criterion.benchmark_group(format!("mark/{}", pattern.name));
+        group.bench_function(C::NAME, |bencher| {
+            bencher.iter_custom(|rounds| {
+                let ns: f64 = (0..rounds)
+                    .map(|_| {
+                        if pattern.fresh {
+                            bitmap.take();
+                        }
+                        marks(&bitmap, &pattern.orders)
+                    })
+                    .sum();
+                Duration::from_nanos(ns as u64)
+            });
+        });
+    }
 }

@@ -5,8 +5,8 @@ mod json;
 
 use crate::result::{CrossoverOf, DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
 use crate::source::{label, TrackerKind};
-use dirty_log::StrategyKind;
 use vmeter_base::Envelope;
+use vmeter_dirty_switch::StrategyKind;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
