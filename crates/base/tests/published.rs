@@ -44,10 +44,10 @@ fn each_source_file_begins_with_its_licence() {
 
 #[test]
 fn each_changelog_begins_with_the_version_that_the_crate_has() {
-    let manifest = read(&root().join("Cargo.toml"));
-    let version = manifest.split_once("\nversion = \"").expect("a version").1;
-    let version = version.split('"').next();
     for folder in published() {
+        let manifest = read(&folder.join("Cargo.toml"));
+        let version = manifest.split_once("\nversion = \"").expect("a version of its own").1;
+        let version = version.split('"').next();
         let changes = read(&folder.join("CHANGELOG.md"));
         let heading = changes.lines().find_map(|line| line.strip_prefix("## "));
         assert_eq!(heading, version, "{}", folder.display());

@@ -152,7 +152,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("a VM in a session of its own (setsid) as long as its launcher runs"));
+    assert!(help.contains("while the launcher runs, a VM in its own session (setsid)"));
 }
 
 #[test]

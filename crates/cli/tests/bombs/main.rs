@@ -320,7 +320,7 @@ fn a_fifo_in_a_traces_or_an_exports_place_is_refused() {
         let cost = bounded(&lab, "a FIFO", command);
         assert_ne!(cost.status, 0, "{command:?}");
         assert!(
-            cost.stderr.contains("FIFO") || cost.stderr.contains("nobody reads"),
+            cost.stderr.contains("FIFO") || cost.stderr.contains("no process reads"),
             "{}",
             cost.stderr
         );

@@ -20,8 +20,8 @@ const ALONE: (f64, f64) = (0.5, 0.1);
 const CLOSED: f64 = 0.4;
 /// A part of a round that is considerable.
 const CONSIDERABLE: u64 = 6;
-/// What it takes at most to go to sleep in a call and to wake up, s.
-const SWITCH: f64 = 20e-6;
+/// What it takes at most to go to sleep in a call and to wake up, or to wake another, s.
+const SWITCH: f64 = 30e-6;
 /// Share of the traced time that a thread computes, from which that is told if nothing else is.
 const MOST: f64 = 0.5;
 /// Fewer waits than this are no pattern.
@@ -80,8 +80,7 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
                 }
                 _ => false,
             };
-            let computes =
-                matches!(cause.why(), Why::Computes | Why::OnCpu) || goes_to_sleep(cause);
+            let computes = matches!(cause.why(), Why::Computes | Why::OnCpu) || switches(cause);
             // Nobody knows whether a wait is a loss of which the end is not recorded.
             let known = !matches!(cause.ending.end, End::Asleep | End::Interrupt | End::Idle);
             let at_most = if slow && known && !computes { None } else { cap(cause, true) };
@@ -97,17 +96,17 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
     }
 }
 
-/// What it does in a call that waits by design is to go to sleep and to wake up: no other call would cost
-/// less.
-fn goes_to_sleep(cause: &Cause<'_>) -> bool {
-    let call = cause.ending.call.filter(|call| waits(cause.view.name(*call)));
-    let call = call.filter(|_| cause.ending.end == End::Syscall);
-    let state = call.map(|call| (Some(Frame::Call(call)), Frame::Runs));
+/// What it does in a call is to go to sleep and to wake up (the call waits by design), or to wake the one
+/// that waits (it answers each time by one call): no other call would cost less.
+fn switches(cause: &Cause<'_>) -> bool {
+    let call = cause.ending.call.filter(|_| cause.ending.end == End::Syscall);
+    let Some((call, frame)) = call.map(|call| (call, Frame::Call(call))) else { return false };
     let level = cause.path.doing();
-    let Some(runs) = state.and_then(|state| level.parts.get(&state)) else { return false };
-    let calls = call.and_then(|call| level.calls.get(&Some(Frame::Call(call))));
-    let each = runs.ticks / calls.map_or(1, |calls| calls.count.max(1));
-    cause.view.seconds(each).is_some_and(|each| each <= SWITCH)
+    let Some(runs) = level.parts.get(&(Some(frame), Frame::Runs)) else { return false };
+    let calls = level.calls.get(&Some(frame)).map_or(1, |calls| calls.count.max(1));
+    let answers = cause.hop.is_some_and(|hop| calls * 10 <= hop.count * 11);
+    let each = cause.view.seconds(runs.ticks / calls);
+    (answers || waits(cause.view.name(call))) && each.is_some_and(|each| each <= SWITCH)
 }
 
 /// Ticks that would be saved: those at the end; for a lock all that is waited for it.

@@ -9,6 +9,12 @@ use vmeter_model::run::{PlannedRun, RunRecord, SessionMachine, SessionRecord};
 use vmeter_model::time::ClockReading;
 use vmeter_model::SCHEMA;
 
+/// What marks a folder that vmeter made.
+const MARKER: &str = r#"{
+  "what": "a folder that vmeter made; `vmeter runs rm` removes what vmeter put into it",
+  "id": ""
+}"#;
+
 /// A state folder of its own.
 pub struct State(tempfile::TempDir);
 
@@ -72,6 +78,7 @@ impl State {
             ..SessionRecord::default()
         };
         fs::create_dir_all(dir.join("runs")).expect("a session");
+        fs::write(dir.join("vmeter-session"), MARKER).expect("a session");
         for n in 0..runs {
             run_at(dir, n, machines[n as usize % machines.len()].0);
         }

@@ -35,9 +35,8 @@ const FILES: [&str; 10] = [
     "ended.partial",
 ];
 
-/// What recordings are called, of today's vmeter and of older ones, beside those that a
-/// `run.json` names itself.
-const RECORDINGS: [&str; 27] = [
+/// What recordings are called, beside those that a `run.json` names itself.
+const RECORDINGS: [&str; 28] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -46,6 +45,7 @@ const RECORDINGS: [&str; 27] = [
     "guest-ftrace.bin",
     "guest-pages.txt",
     "guest-printk.bin",
+    "guest-printk-names.txt",
     "kvm-trace.dat",
     "log-growth.txt",
     "mock.jsonl",
