@@ -45,7 +45,7 @@ impl View<'_> {
     /// What they have, as the rest of a sentence about them.
     fn feature(&self, feature: Feature) -> String {
         match feature {
-            Feature::Work(work) => format!("have kernel workers run {}", self.name(work)),
+            Feature::Work(work) => format!("have kworkers run {}", self.name(work)),
             Feature::OnCpu(function) => format!("have other CPUs run {}", self.name(function)),
             Feature::Call(call) => format!("have {} in them", self.name(call)),
             Feature::Lock(kind) => format!("wait for a {} of the kernel", kind.name()),

@@ -78,7 +78,7 @@ impl DeviceModel {
         })
     }
 
-    /// Work functions that kernel workers run because of the device model: in words, how many
+    /// Work functions that kworkers run because of the device model: in words, how many
     /// runs, and the link.
     fn provoked(&self, view: &View<'_>) -> Option<(String, u64, Link)> {
         let model = view.evidence.xen.model()?;
@@ -103,7 +103,7 @@ impl DeviceModel {
             format!("{} (of {runs} runs in all, on {cpus} CPUs)", said(&(*function, *own)))
         });
         let claim = format!(
-            "{} wakes kernel workers, in process context, which then run {}; in which call is {}",
+            "{} wakes kworkers, in process context, which then run {}; in which call is {}",
             view.thread(model),
             all.take(5).collect::<Vec<_>>().join(", "),
             if view.evidence.seen(model.file).syscalls {
@@ -232,7 +232,7 @@ fn on_every_cpu(
         why: Why::EveryCpu,
         subject: who.clone(),
         saving,
-        summary: format!("{who} has kernel workers run {words}, while the guest waits"),
+        summary: format!("{who} has kworkers run {words}, while the guest waits"),
         chain,
         suggestion:
             "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \

@@ -11,7 +11,7 @@ impl View<'_> {
         let groups = &self.evidence.groups;
         match groups.get(group) {
             Some(own) if !own.many && !groups.is_kernel(group) => self.thread(own.first),
-            _ if groups.name(group) == "kworker" => "kernel workers".into(),
+            _ if groups.name(group) == "kworker" => "kworkers".into(),
             _ => groups.name(group).to_string(),
         }
     }
