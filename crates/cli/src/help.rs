@@ -359,19 +359,10 @@ mod tests {
         found
     }
 
-    /// Parses a line of a shell without its comment. Spaces between quotes are part of a word.
+    /// Parses a line of a shell without its comment.
     fn understood(place: &str, line: &str) {
         let line = line.split(" #").next().unwrap_or_default();
-        let (mut words, mut quote) = (vec![String::new()], None);
-        for c in line.chars() {
-            match (quote, c) {
-                (None, '\'' | '"') => quote = Some(c),
-                (Some(open), _) if open == c => quote = None,
-                (None, ' ') => words.push(String::new()),
-                _ => words.last_mut().expect("a word").push(c),
-            }
-        }
-        words.retain(|word| !word.is_empty());
+        let words = shell_words::split(line).expect("a line of a shell");
         if let Err(error) = Cli::try_parse_from(&words) {
             let help = matches!(error.kind(), clap::error::ErrorKind::DisplayHelp);
             assert!(help, "{place}: {line}\n{error}");

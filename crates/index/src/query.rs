@@ -175,6 +175,7 @@ impl Index {
     }
 }
 
-fn name(path: &Path) -> String {
+/// A session's name: that of its folder.
+pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

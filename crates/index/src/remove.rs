@@ -5,6 +5,7 @@
 //! half removed is never taken for a session. Elsewhere, and where something else is in it,
 //! `session.json` goes first, and the folder stays with what is not vmeter's.
 
+use crate::query::name;
 use crate::{Index, IndexError};
 use std::path::{Path, PathBuf};
 use vmeter_session::folder::{self, Folder, Removal};
@@ -32,7 +33,7 @@ impl Index {
     /// [`IndexError::Link`], [`IndexError::Doubt`] unless `force`, and those of the file system; the session is then still there, or
     /// hidden.
     pub fn remove(&mut self, path: &Path, force: bool) -> Result<Removed, IndexError> {
-        let id = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let id = name(path);
         if path.is_symlink() {
             let target = path.canonicalize().unwrap_or_default();
             return Err(IndexError::Link(path.to_owned(), target));
