@@ -32,7 +32,7 @@ else
     fork='--test fork'
 fi
 cargo test --locked --target "$target" -p msi-routes \
-    --lib --test devid --test panics --test random_guest --test shared_gates
+    --lib --test it -- devid:: panics:: random_guest:: shared_gates::
 # qemu-user takes minutes for each fork of a process with threads.
 # shellcheck disable=SC2086  # two words, or none
 cargo test --locked --target "$target" -p vmeter-dirty-switch $fork \

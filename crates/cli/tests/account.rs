@@ -1,6 +1,6 @@
 //! Every millisecond accounted for: what `vmeter boot` promises of its figures.
 
-mod common;
+use crate::common;
 
 use common::{kernel, leaves, phase, text, Lab};
 use serde_json::Value;

@@ -1,10 +1,9 @@
 //! The HTML report in a real browser: what it shows, and that nothing which a guest
 //! said is run by it.
 
-mod common;
+use crate::common;
 
-#[path = "common/browser.rs"]
-mod browser;
+use crate::browser_driver as browser;
 
 use common::Lab;
 

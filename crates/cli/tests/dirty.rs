@@ -1,6 +1,6 @@
 //! `vmeter dirty` on real guests: counts and structure only, no times.
 
-mod common;
+use crate::common;
 
 use common::{signal, text, Lab};
 use serde_json::Value;

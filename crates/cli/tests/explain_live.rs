@@ -6,7 +6,7 @@
 //! `VMETER_TEST_EXPLAIN_RUNS=20` has each explained 20 times and asks for 19 right answers, and
 //! of the healthy one for 20, without a second chance.
 
-mod common;
+use crate::common;
 
 use common::traced_guest::{possible, INSTANCES};
 use common::{text, Lab, Ran};

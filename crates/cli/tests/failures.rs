@@ -1,6 +1,6 @@
 //! Bad input and bad days: the message and the exit code that a user would want.
 
-mod common;
+use crate::common;
 
 use common::{kernel, signal, text, Lab};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! `vmeter findings` through the mock back end: what is planted is found where it is, and what
 //! is not is never confirmed.
 
-mod common;
+use crate::common;
 
 use common::{amount, text, Lab};
 use serde_json::Value;

@@ -3,9 +3,8 @@
 //!
 //! The disk is a tmpfs in a mount namespace of the test's own.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{amount, finished, is_long, kernel, text, Lab, Ran};
 use repository::{build, mock_guest, repository};

@@ -1,7 +1,7 @@
 //! Guests to which nothing was added: what their RAM held while they ran, and when they had ended, told
 //! their loaders, images and kernels apart (`fixtures/guests/ram`, and `grub-moves-no-inject`).
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

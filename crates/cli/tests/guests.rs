@@ -5,7 +5,7 @@
 //! the tests. With `VMETER_LONG=1` the guests themselves are made (`scripts/guests.sh`) and
 //! booted, each with and without `--no-inject`; that takes a quarter of an hour.
 
-mod common;
+use crate::common;
 
 use common::{kernel, stages, text, Lab};
 use serde_json::Value;

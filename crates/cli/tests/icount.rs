@@ -1,7 +1,7 @@
 //! With `--accel icount` a boot is the same in every run: every span, to the ns, and
 //! every instruction.
 
-mod common;
+use crate::common;
 
 use common::{kernel, leaves, names, text, Lab};
 use serde_json::Value;

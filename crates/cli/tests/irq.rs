@@ -1,7 +1,7 @@
 //! `vmeter irq` from the command line, on this host's own KVM. Counts, structure and what
 //! arrives; of times only that a commit for every vector takes longer than one for all.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

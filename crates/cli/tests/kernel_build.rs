@@ -1,9 +1,8 @@
 //! `vmeter kernel build` on sources of a few lines: the commands are the kernel's, what they do
 //! takes no time. (A real build is half an hour; docs/KERNELS.md has what came of some.)
 
-mod common;
-#[path = "common/sources.rs"]
-mod sources;
+use crate::common;
+use crate::sources;
 
 use common::{signal, Lab};
 use sources::{has_make, Sources, MAKEFILE, OBJECTS};

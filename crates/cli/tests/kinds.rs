@@ -2,9 +2,8 @@
 //! middle, gone on with, shown, reported, listed, compared, merged, exported. The table below
 //! must have a row for each kind of the registry.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{finished, has_qemu, signal, text, Lab, Ran};
 use repository::{build, mock_guest, repository};

@@ -3,7 +3,7 @@
 //! The VMM is this test program itself, started again by `vmeter boot`: it runs a
 //! guest of a few instructions in ring 3, which every KVM runs natively.
 
-mod common;
+use crate::common;
 
 use common::traced_guest::{possible, INSTANCES};
 use common::Lab;

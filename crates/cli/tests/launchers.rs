@@ -1,6 +1,6 @@
 //! Launchers, scripts and programs of the users' own: what vmeter must not break, end or misname.
 
-mod common;
+use crate::common;
 
 use common::{is_alive, text, Lab};
 use std::process::Command;

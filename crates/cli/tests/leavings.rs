@@ -1,10 +1,8 @@
 //! vmeter is killed with -9 at any moment: nothing of it stays, and what was finished stands.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
-#[path = "common/sources.rs"]
-mod sources;
+use crate::common;
+use crate::repository;
+use crate::sources;
 
 use common::{amount, finished, kernel, signal, text, Lab, Ran};
 use repository::{build, mock_guest, repository};

@@ -1,7 +1,7 @@
 //! `vmeter look`: a VM that runs already, against a watched boot of the same guest; what is no VM, or
 //! has no kernel yet; and what a look leaves in a VMM.
 
-mod common;
+use crate::common;
 
 use common::{has_qemu, kernel, text, Lab};
 use serde_json::Value;

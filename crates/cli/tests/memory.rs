@@ -1,7 +1,7 @@
 //! `vmeter memory` on real guests: each of its figures against those who are asked otherwise:
 //! `free` of procps and of busybox, `smaps_rollup`, GNU time.
 
-mod common;
+use crate::common;
 
 use common::{kernel, stages, text, Lab};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! Sweeps in shards from the command line, put together by `vmeter merge`.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

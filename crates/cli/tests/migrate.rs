@@ -1,7 +1,7 @@
 //! `vmeter migrate` on real QEMUs: small guests, so that seconds do. Nothing here asserts a
 //! time; a busy host makes the guest slower, never faster than it was asked to be.
 
-mod common;
+use crate::common;
 
 use common::{has_qemu, signal, text, Lab};
 use serde_json::Value;

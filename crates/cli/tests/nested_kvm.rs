@@ -6,9 +6,9 @@
 //! that guest (L1), boots a Debian kernel under KVM (L2), and hands its JSON out.
 //!
 //! It takes minutes on a busy machine, so it is asked for: `VMETER_NESTED=1 cargo test
-//! -p vmeter --test nested_kvm -- --nocapture`.
+//! -p vmeter --test nested nested_kvm -- --nocapture`.
 
-mod common;
+use crate::common;
 
 use common::l1::L1;
 use common::Lab;

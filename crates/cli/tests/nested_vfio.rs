@@ -9,7 +9,7 @@
 //! It takes minutes, so it is asked for: `VMETER_NESTED=1 cargo test -p vmeter --test
 //! nested_vfio -- --nocapture`. docs/IRQ.md has the same by hand.
 
-mod common;
+use crate::common;
 
 use common::{l1::L1, Lab};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `vmeter boot --next`: the VM that a daemon starts, followed from its VMM's exec, and left as it is.
 
-mod common;
+use crate::common;
 
 use common::{has_qemu, is_alive, kernel, text, Lab, Ran};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Guests that are no Linux, in a real QEMU: a program of a few bytes that a BIOS boots as a kernel,
 //! prints its lines and halts. With them what vmeter says of launchers is tried in a second.
 
-mod common;
+use crate::common;
 
 use common::{has_qemu, is_alive, signal, text, Lab, Ran};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Sweeps and ranges that are killed, or whose disk fills up: what was finished stands, and
 //! nothing of it is repeated.
 
-mod common;
+use crate::common;
 
 use common::{signal, text, Lab};
 use serde_json::Value;

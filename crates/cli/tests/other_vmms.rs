@@ -1,6 +1,6 @@
 //! `vmeter boot` with VMMs that are not QEMU: stand-ins that keep what they were given.
 
-mod common;
+use crate::common;
 
 use common::{kernel, text, Lab};
 use serde_json::{json, Value};

@@ -1,9 +1,8 @@
 //! Every pair of commands on one session at once: each waits, refuses, or is safe. After it
 //! each finished run is byte for byte what it was, or wholly removed, and none is made of two.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{finished, is_long, kernel, text, Lab, Ran};
 use repository::{build, mock_guest, repository};

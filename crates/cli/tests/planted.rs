@@ -1,7 +1,7 @@
 //! Planted delays are found, in the right place, within 5 % or 5 ms of what the
 //! planter's own clock recorded in that very run.
 
-mod common;
+use crate::common;
 
 use common::{assert_found, kernel, phase, span, spans, text, Lab};
 use serde_json::Value;

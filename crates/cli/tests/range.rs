@@ -1,8 +1,7 @@
 //! `vmeter range` on real git repositories.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{kernel, signal, text, Lab};
 use repository::{build, mock_guest, repository, slower_host};

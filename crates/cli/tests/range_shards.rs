@@ -1,8 +1,7 @@
 //! `vmeter range --shard I/N` by hand, and `vmeter merge`.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{text, Lab};
 use repository::{build, mock_guest, repository, slower_host};

@@ -1,7 +1,7 @@
 //! The recipes of docs/ADDING.md are true: what they name is there, whatever implements a
 //! trait of theirs is registered, and what is registered is named to users and in documents.
 
-mod common;
+use crate::common;
 
 use common::Lab;
 use std::fs;

@@ -1,6 +1,6 @@
 //! `vmeter runs` from the command line.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `vmeter shim`: a program in front of the VMM, which its caller can't tell from the VMM.
 
-mod common;
+use crate::common;
 
 use common::{has_qemu, kernel, text, Lab};
 use std::fs;

@@ -1,9 +1,8 @@
 //! Ctrl-C once is heard, whatever vmeter is doing: it ends soon, by 130, and says what is
 //! saved. Times are limits against hangs: each row would take a minute or for ever without.
 
-mod common;
-#[path = "common/sources.rs"]
-mod sources;
+use crate::common;
+use crate::sources;
 
 use common::{kernel, signal, text, Lab, Ran};
 use sources::{has_make, Sources};

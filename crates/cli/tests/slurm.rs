@@ -1,9 +1,8 @@
 //! `vmeter sweep --on slurm` on a real cluster: munged, slurmctld and four slurmd of this
 //! host, started and ended by the test.
 
-mod common;
-#[path = "common/repository.rs"]
-mod repository;
+use crate::common;
+use crate::repository;
 
 use common::{signal, text, Lab};
 use repository::{build, mock_guest, repository};

@@ -1,7 +1,7 @@
 //! `vmeter sweep` and `vmeter diff` from the command line: on the mock machine, and on one
 //! real guest.
 
-mod common;
+use crate::common;
 
 use common::{kernel, text, Lab};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! `vmeter trace`: real traces through every command.
 
-mod common;
+use crate::common;
 #[path = "trace/versus.rs"]
 mod versus;
 

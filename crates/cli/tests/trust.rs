@@ -1,7 +1,7 @@
 //! A session's folder that was made elsewhere is data, until the user says otherwise; and a
 //! repository is anyone's.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! What vmeter can't vouch for, it says: runs in which it was stopped itself, records that are
 //! impossible, output that is cut, traces whose clock goes back.
 
-mod common;
+use crate::common;
 
 use common::{signal, text, Lab};
 use serde_json::Value;

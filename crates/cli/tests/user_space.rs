@@ -5,7 +5,7 @@
 //! off; `debian-kernel-units` is the same guest until its prompt. What was planted in it printed
 //! its own clock before and after.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! What `vmeter boot`, `show` and `diff` say of a boot: marks, and what to do about a guest
 //! that waits for a login.
 
-mod common;
+use crate::common;
 
 use common::{text, Lab};
 use std::path::PathBuf;

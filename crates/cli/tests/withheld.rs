@@ -4,7 +4,7 @@
 //! The guest's RAM is a file that outlives its VMM, so that all readings are of the same boot: whatever the
 //! full reading names, the poorer one has to name too, border by border.
 
-mod common;
+use crate::common;
 
 use common::{kernel, text, Lab};
 use serde_json::{json, Value};

@@ -1,6 +1,6 @@
 //! Who is to blame for a wait, and whose waits are told.
 
-mod common;
+use crate::common;
 
 use common::{Trace, VCPU};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! Each detector on streams that have its cause, and on streams that almost have.
 
-mod common;
+use crate::common;
 
 use common::{kinds, word, Trace, VCPU};
 use vmeter_explain::result::{ExplainResult, Finding, Severity};

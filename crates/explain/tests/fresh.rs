@@ -1,7 +1,7 @@
 //! What a user of his own traces found false: children made once, steps, names that were asked
 //! about, threads that have ended, recordings of some threads only.
 
-mod common;
+use crate::common;
 
 use common::{kinds, word, Trace};
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! One long stretch in an otherwise healthy trace, and long stretches that are no fault.
 
-mod common;
+use crate::common;
 
 use common::{kinds, word, Trace, VCPU};
 use vmeter_explain::result::{ExplainResult, Severity};

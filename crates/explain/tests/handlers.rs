@@ -1,6 +1,6 @@
 //! What a stranger found false of handlers of a port: who sleeps, who is made, what computes.
 
-mod common;
+use crate::common;
 
 use common::{word, Trace, VCPU};
 use vmeter_explain::result::Finding;

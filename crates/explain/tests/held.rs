@@ -1,7 +1,7 @@
 //! Waits in calls that do not wait by design, however few; sleeps that go on; and who turned
 //! tracing off.
 
-mod common;
+use crate::common;
 
 use common::{word, Trace};
 use vmeter_explain::result::ExplainResult;

@@ -1,7 +1,7 @@
 //! What threads wait for inside the kernel: a loop device's file, memory that is too little,
 //! another writer of the same file.
 
-mod common;
+use crate::common;
 
 use common::{word, Trace};
 

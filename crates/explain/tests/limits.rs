@@ -1,7 +1,7 @@
 //! Limits of the host: a cgroup's quota beside others that want the CPUs, its I/O limit, one CPU
 //! for all; and who can't have woken whom.
 
-mod common;
+use crate::common;
 
 use common::{kinds, Trace};
 use vmeter_explain::result::{ExplainResult, Severity};

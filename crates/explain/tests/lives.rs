@@ -1,6 +1,6 @@
 //! Threads' whole lives: those of one name apart, a vCPU without a CPU, one long wait, time-outs.
 
-mod common;
+use crate::common;
 
 use common::{word, Trace};
 use vmeter_explain::result::Severity;

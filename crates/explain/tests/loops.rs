@@ -1,6 +1,6 @@
 //! Whose time is explained: who works in a loop, and what only runs beside it.
 
-mod common;
+use crate::common;
 
 use common::{kinds, Trace};
 use vmeter_explain::result::Finding;

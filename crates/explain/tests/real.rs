@@ -1,6 +1,6 @@
 //! What is said of the recordings of real machines.
 
-mod common;
+use crate::common;
 
 use common::{fixture, kinds, word};
 use std::io::Read as _;

@@ -1,6 +1,6 @@
 //! Planted faults, judged by their truths; twins do not alarm.
 
-mod corpus;
+use crate::corpus;
 
 use corpus::{Class, Corpus, Verdict, VARIABLE};
 use std::path::Path;

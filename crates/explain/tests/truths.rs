@@ -1,7 +1,7 @@
 //! What a trace does not tell is not said: who had a CPU whom nobody saw leave it, who is joined,
 //! who waits for the end of its own kind, and what comes by the network.
 
-mod common;
+use crate::common;
 
 use common::{kinds, Trace};
 

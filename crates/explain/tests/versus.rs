@@ -1,7 +1,7 @@
 //! A trace beside its twin: what it takes beyond that, whatever else takes more; and a program
 //! that others hardly let run.
 
-mod common;
+use crate::common;
 
 use common::{kinds, word, Trace};
 

@@ -1,6 +1,6 @@
 //! What strace and a device model's log say, and what a loss on one CPU leaves.
 
-mod common;
+use crate::common;
 
 use common::{kinds, Trace, VCPU};
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Whom threads wait for: a program that is run, a process that signals, an idle pool's master.
 
-mod common;
+use crate::common;
 
 use common::{kinds, word, Trace};
 use vmeter_explain::result::{ExplainResult, Severity};

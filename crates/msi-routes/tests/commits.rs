@@ -3,7 +3,7 @@
 //! How many tables a guest's boot and a restore hand to the kernel: the table of docs/COMMITS.md.
 //! 12 devices of 9 vectors, in the order of register writes that Linux has (drivers/pci/msi).
 
-mod kernels;
+use crate::kernels;
 
 use kernels::Null;
 use msi_routes::{

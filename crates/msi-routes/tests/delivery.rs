@@ -3,7 +3,7 @@
 //! Against the host's own `/dev/kvm`: what is raised arrives at the local APIC, once.
 //! Where there is no `/dev/kvm`, each test says so and passes.
 
-mod common;
+use crate::common;
 
 use common::{arrives, target, test_vm, Arrived, TestVm};
 use msi_routes::measure::Shape;

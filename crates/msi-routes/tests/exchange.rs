@@ -2,7 +2,7 @@
 
 //! Eventfds that are exchanged while their vectors are in use, and gates that give up their entries.
 
-mod common;
+use crate::common;
 
 use common::{arrives, test_vm, Arrived, Null, Spy};
 use msi_routes::{

@@ -7,7 +7,7 @@
 //!
 //! A single test, because it counts the process's file descriptors.
 
-mod common;
+use crate::common;
 
 use common::{msi_entries, open_fds, target, test_vm, Arrived, Spy, TestVm};
 use msi_routes::measure::Shape;

@@ -2,7 +2,7 @@
 
 //! Fixed routes beside MSI routes: GSIs change hands, the table is full, pins change.
 
-mod kernels;
+use crate::kernels;
 
 use kernels::{Null, Spy};
 use msi_routes::{EventFd, FixedRoute, MsiMessage, Phase, Route, RouteError, Router, Source};

@@ -3,7 +3,7 @@
 //! What a guest can write that KVM refuses, what a reset forgets, and what a state may be
 //! loaded into.
 
-mod kernels;
+use crate::kernels;
 
 use kernels::{msi_entries, Null, Spy};
 use msi_routes::{

@@ -7,7 +7,7 @@
 //!
 //! `MSI_ROUTES_LOSS_INTERRUPTS` sets how many each strategy raises (default 10,000).
 
-mod common;
+use crate::common;
 
 use common::{target, test_vm, Arrived, Random, TestVm};
 use msi_routes::measure::Shape;

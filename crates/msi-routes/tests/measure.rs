@@ -3,7 +3,7 @@
 //! What a measurement holds, with CPUs busy and vCPUs running: counts and structure. The
 //! times are for `cargo run --release --example costs` to show.
 
-mod common;
+use crate::common;
 
 use common::{arrives, test_vm, TestVm};
 use msi_routes::measure::{compare, BusyCpus, Sample, Shape};

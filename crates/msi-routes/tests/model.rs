@@ -2,7 +2,7 @@
 
 //! Against kernels that only record: batches, nesting, threads, registers.
 
-mod kernels;
+use crate::kernels;
 
 use kernels::{msi_entries, target, Null, Random, Spy};
 use kvm_bindings::{kvm_irq_routing_entry, KVM_IRQ_ROUTING_MSI};

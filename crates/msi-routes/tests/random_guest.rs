@@ -4,7 +4,7 @@
 //! live vector has its entry and its irqfd; no interrupt is lost and none comes twice.
 //! `MSI_ROUTES_SEEDS=FIRST-LAST` runs other seeds; a failure prints its own.
 
-mod kernels;
+use crate::kernels;
 
 use kernels::Random;
 use kvm_bindings::KVM_IRQ_ROUTING_MSI;

@@ -3,7 +3,7 @@
 //! Routes without entries in the table: a table that is full, a boot without commits, and their
 //! promotion; irqfds of pins.
 
-mod common;
+use crate::common;
 
 use common::{arrives, target, test_vm, Arrived, TestVm};
 use msi_routes::{

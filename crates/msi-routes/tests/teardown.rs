@@ -3,7 +3,7 @@
 //! Devices of many vectors go away: their eventfds are detached, which waits for the kernel
 //! each time, while others commit.
 
-mod common;
+use crate::common;
 
 use common::{test_vm, Null};
 use msi_routes::{Errno, EventFd, Kernel, MsiMessage, Phase, Route, Router, Source};

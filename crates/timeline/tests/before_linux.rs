@@ -1,7 +1,7 @@
 //! What runs before a kernel's first line: it is Linux's from evidence of Linux alone, and where its own
 //! code began is known from what wrote the guest's RAM, or not at all.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, Timeline, What};

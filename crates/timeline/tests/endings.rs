@@ -1,6 +1,6 @@
 //! Boots that end early, overlap, come from elsewhere or contradict themselves.
 
-mod common;
+use crate::common;
 
 use common::{event, record, Boot, MS, US};
 use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, Timeline, What};

@@ -1,7 +1,7 @@
 //! Guests to which nothing was added: what SeaBIOS shows on the console, and when the VMM's threads
 //! were seen to begin, tell the VMM, firmware, boot loader and kernel apart. Lines of real guests.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, Timeline, What};

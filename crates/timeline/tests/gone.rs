@@ -1,7 +1,7 @@
 //! What ends otherwise than by its own word: units that time out or are stopped, what a shell has in
 //! its background, runlevels.
 
-mod common;
+use crate::common;
 
 use common::user_space::{
     checked, exec, exit, fork, lengths, line, names, processes, reap, until, wait,

@@ -1,6 +1,6 @@
 //! The first words of an init, and questions that only a person answers.
 
-mod common;
+use crate::common;
 
 use common::user_space::{checked, exec, exit, fork, lengths, line, processes, reap, wait};
 use common::{event, MS};

@@ -1,7 +1,7 @@
 //! Kernels of which little is seen: a record that may be anywhere names nothing, and what is known
 //! all the same is told.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, RunRecord, Span, Timeline, What};

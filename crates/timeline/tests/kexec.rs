@@ -1,6 +1,6 @@
 //! A guest whose first kernel starts a second one: real text, and what only reads like it.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, Timeline, What};

@@ -1,6 +1,6 @@
 //! Guests that boot over the network, and such as only try to: lines of real ones.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, Timeline, What};

@@ -1,6 +1,6 @@
 //! Whatever the events are, the time adds up.
 
-mod common;
+use crate::common;
 
 use common::{event, record, Boot, MS};
 use proptest::prelude::*;

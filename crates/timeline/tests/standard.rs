@@ -1,6 +1,6 @@
 //! The standard boot: its tree, what each source contributes, and delays.
 
-mod common;
+use crate::common;
 
 use common::{Boot, DELAYS, INITCALLS, MS};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Real text: SeaBIOS's log, the console of a boot with `initcall_debug`.
 
-mod common;
+use crate::common;
 
 use common::{event, record, MS, US};
 use vmeter_model::{Event, Ns, Timeline, What};

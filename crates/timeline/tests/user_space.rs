@@ -1,6 +1,6 @@
 //! User space, from events of nobody's guest: who waited for whom, and how inits go down.
 
-mod common;
+use crate::common;
 
 use common::user_space::{
     checked, exec, exit, fork, lengths, line, names, processes, reap, until, wait,

@@ -1,6 +1,6 @@
 //! Durations around lost and overwritten events: counted, said to be cut, not timed.
 
-mod common;
+use crate::common;
 
 use std::fmt::Write as _;
 use vmeter_trace::stat::{Report, Row};

@@ -1,6 +1,6 @@
 //! Any number of threads comes to the same report.
 
-mod common;
+use crate::common;
 
 use common::trace_dat::{sample, Packing};
 use vmeter_trace::stat::{read_with, Report};

@@ -1,6 +1,6 @@
 //! perf.data: a made one, and one that perf writes here and now.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 use vmeter_trace::stat::read_with;

@@ -1,6 +1,6 @@
 //! Recordings of real machines, held against the tools that know them.
 
-mod common;
+use crate::common;
 
 use std::collections::HashMap;
 use vmeter_trace::stat::{Report, Row};

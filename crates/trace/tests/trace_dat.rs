@@ -1,6 +1,6 @@
 //! trace.dat files made for the purpose: versions, packings, stamps, losses.
 
-mod common;
+use crate::common;
 
 use common::trace_dat::{sample, Packing};
 use vmeter_trace::{open, Body, Input};

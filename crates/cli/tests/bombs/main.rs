@@ -1,8 +1,7 @@
 //! Files made to exhaust whoever reads them: each is refused within bounds of memory and time,
 //! by a message, with exit status 2.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 mod packed;
 mod traces;
 

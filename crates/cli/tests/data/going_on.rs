@@ -1,8 +1,8 @@
 //! Sessions that are gone on with, damaged or not.
 
 use crate::common::{signal, text, Lab, Ran};
+use crate::data::tools::{boots, contents, edit, mocks, refused, saved, with};
 use crate::repository::{build, repository};
-use crate::tools::{boots, contents, edit, mocks, refused, saved, with};
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -2,11 +2,9 @@
 //! sessions that are gone on with in another way than they were begun, mistakes that leave
 //! nothing behind.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 mod going_on;
-#[path = "../common/repository.rs"]
-mod repository;
+use crate::repository;
 mod tools;
 
 use common::{signal, text, Lab, Ran};

@@ -1,7 +1,7 @@
 //! Linux, whole and broken, and what its programs do to it.
 
 use crate::common::{self, is_long, text, Ran};
-use crate::guests::{assert_bad, Guests, ONCE};
+use crate::ends::guests::{assert_bad, Guests, ONCE};
 use std::path::Path;
 use std::process::Command;
 

@@ -5,12 +5,10 @@
 //! so that each is over in half a second; those that need a kernel boot the cached one.
 //! `VMETER_LONG=1` has the ones that wait for a timeout or take several boots.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 mod guests;
 mod linux;
-#[path = "../common/repository.rs"]
-mod repository;
+use crate::repository;
 mod unknown;
 
 use common::{is_long, text};

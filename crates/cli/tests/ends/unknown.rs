@@ -1,7 +1,7 @@
 //! Guests of whose end nothing tells.
 
 use crate::common::text;
-use crate::guests::{headline, outb, power_off, triple_fault, Guests, HANG};
+use crate::ends::guests::{headline, outb, power_off, triple_fault, Guests, HANG};
 use crate::repository::repository;
 use std::path::Path;
 

@@ -5,11 +5,10 @@
 //! or, with --no-inject, by its log alone. `perf stat`, where it is installed, counts KVM's events
 //! of the same boots.
 //!
-//! `VMETER_NESTED=1 cargo test -p vmeter --test nested_vmms -- --nocapture`: a minute or two a
+//! `VMETER_NESTED=1 cargo test -p vmeter --test nested nested_vmms -- --nocapture`: a minute or two a
 //! boot on a busy machine. `VMETER_NESTED_ONLY=NAME,…` boots those whose names begin so.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 mod compared;
 mod matrix;
 mod restored;

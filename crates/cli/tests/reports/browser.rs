@@ -1,9 +1,8 @@
 //! Every report as a page in a real browser.
 
-#[path = "../common/browser.rs"]
-mod chromium;
+use crate::browser_driver as chromium;
 
-use crate::{results, text};
+use crate::reports::{results, text};
 
 #[test]
 fn every_page_opens_without_a_word_on_the_console() {

@@ -1,6 +1,6 @@
 //! Where outputs go: whole or not at all, and checked before the first boot.
 
-use crate::{by_name, results};
+use crate::reports::{by_name, results};
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use vmeter_lab::bench::report::BenchReport;

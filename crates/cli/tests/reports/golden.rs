@@ -1,6 +1,6 @@
 //! Snapshots of whole outputs: a change of looks, or of a field, is seen in review.
 
-use crate::{on_screen, results, text};
+use crate::reports::{on_screen, results, text};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
 use vmeter_lab::bench::report::BenchReport;

@@ -1,7 +1,7 @@
 //! Strings that a guest, a trace or a run folder may hold, in every place that
 //! takes one: no output lets them act.
 
-use crate::{on_screen, results, text};
+use crate::reports::{on_screen, results, text};
 use proptest::prelude::*;
 use vmeter_lab::bench::report::BenchReport;
 use vmeter_lab::boot::report::BootReport;
@@ -70,8 +70,10 @@ fn bench_with(text: &str) -> BenchResult {
     let mut result = results::boot::bench();
     for machine in &mut result.machines {
         machine.label = text.to_owned();
-        machine.failures =
-            vec![crate::results::boot::failed_run(0, Outcome::TimedOut { last: text.to_owned() })];
+        machine.failures = vec![crate::reports::results::boot::failed_run(
+            0,
+            Outcome::TimedOut { last: text.to_owned() },
+        )];
         machine.machine.argv = vec![text.to_owned()];
     }
     for comparison in &mut result.comparisons {

@@ -1,6 +1,6 @@
 //! The JSON of every command against the fixed surface, field by field.
 
-use crate::{results, text};
+use crate::reports::{results, text};
 use serde_json::Value;
 use vmeter_lab::bench::report::BenchReport;
 use vmeter_lab::boot::report::BootReport;

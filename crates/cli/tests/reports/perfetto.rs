@@ -1,7 +1,7 @@
 //! The Perfetto trace, read back by a decoder of its own that knows the wire
 //! format and what the UI insists on.
 
-use crate::{rendered, results};
+use crate::reports::{rendered, results};
 use std::collections::{HashMap, HashSet};
 use vmeter_lab::boot::report::BootReport;
 use vmeter_model::time::ClockReading;

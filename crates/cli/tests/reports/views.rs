@@ -1,6 +1,6 @@
 //! `--blame`, `--critical-chain` and `--tree`.
 
-use crate::{on_screen, results};
+use crate::reports::{on_screen, results};
 use insta::assert_snapshot;
 use vmeter_lab::boot::report::BootReport;
 use vmeter_lab::boot::report::BootView;

@@ -1,7 +1,7 @@
 //! `vmeter trace stat A --vs B`: recordings and machines that differ, and that do not.
 
 use crate::common::{text, Lab};
-use crate::{fixture, row, NESTED};
+use crate::trace::{fixture, row, NESTED};
 use serde_json::Value;
 
 #[test]

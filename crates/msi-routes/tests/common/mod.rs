@@ -4,8 +4,7 @@
 
 #![allow(dead_code)]
 
-#[path = "../kernels/mod.rs"]
-mod kernels;
+use crate::kernels;
 
 #[allow(unused_imports)]
 pub use kernels::*;
