@@ -25,9 +25,8 @@ mod options;
 mod output;
 mod progress;
 
-use args::{Cli, Command, Generate};
+use args::{Cli, Generate};
 use clap::{CommandFactory, FromArgMatches};
-use output::Output;
 use std::process::ExitCode;
 use vmeter_session::failure::class;
 use vmeter_session::{cache_dir, state_dir};
@@ -94,7 +93,7 @@ fn vmeter() -> ExitCode {
         eprint!("{}", known.render_help());
         return ExitCode::from(2);
     };
-    match files::check(&known, &matches).and_then(|()| run(command, &cli.output)) {
+    match files::check(&known, &matches).and_then(|()| command.run(&cli.output)) {
         Ok(Status::Good) => ExitCode::SUCCESS,
         Ok(Status::Bad) => ExitCode::from(1),
         Ok(Status::Inconclusive) => ExitCode::from(4),
@@ -118,32 +117,6 @@ fn said(error: &anyhow::Error) -> String {
             (false, false) => format!("{text}: {cause}"),
         }
     })
-}
-
-fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
-    match command {
-        Command::Boot(arguments) => commands::boot::run(arguments, output),
-        Command::Bench(arguments) => commands::bench::run(arguments, output),
-        Command::Sweep(arguments) => commands::sweep::run(arguments, output),
-        Command::Range(arguments) => commands::range::run(arguments, output),
-        Command::Findings(arguments) => commands::findings::run(arguments, output),
-        Command::Diff(arguments) => commands::diff::run(&arguments, output),
-        Command::Merge(arguments) => commands::merge::run(arguments, output),
-        Command::Runs(arguments) => commands::runs::run(arguments, output),
-        Command::Look(arguments) => commands::look::run(arguments, output),
-        Command::Shim(arguments) => commands::shim::run(arguments),
-        Command::Show(arguments) => commands::show::run(&arguments, output),
-        Command::Report(arguments) => commands::report::run(&arguments),
-        Command::Memory(arguments) => commands::memory::run(arguments, output),
-        Command::Dirty(arguments) => commands::dirty::run(arguments, output),
-        Command::Migrate(arguments) => commands::migrate::run(arguments, output),
-        Command::Irq(arguments) => commands::irq::run(arguments, output),
-        Command::Explain(arguments) => commands::explain::run(arguments, output),
-        Command::Trace(arguments) => commands::trace::run(arguments, output),
-        Command::Kernel(arguments) => commands::kernel::run(arguments, output),
-        Command::Appliance(arguments) => commands::appliance::run(arguments, output),
-        Command::Doctor(arguments) => commands::doctor::run(&arguments, output),
-    }
 }
 
 fn init_tracing(verbose: u8, quiet: bool) {

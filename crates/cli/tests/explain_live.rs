@@ -37,7 +37,7 @@ fn device_model() {
 fn explain(lab: &Lab, model: &str, seed: u64, save: &Path) -> Ran {
     let own = std::env::current_exe().expect("this program");
     let mut command = lab.command(&["explain", "--export-json", "-", "--save", text(save), "--"]);
-    command.arg(own).args(["--exact", "device_model"]);
+    command.arg(own).args(["--exact", "explain_live::device_model"]);
     command.env(MODEL, model.replacen(' ', &format!(" {seed} "), 1));
     if !model.contains(' ') {
         command.env(MODEL, format!("{model} {seed}"));

@@ -80,7 +80,7 @@ fn exits_and_ports_are_counted_to_the_last_one() {
     }
     let lab = Lab::new();
     let mut command = lab.command(&["boot", "--runs", "1", "--warmup", "0", "--export-json", "-"]);
-    command.args(["--", &vmm(), "--exact", "guest"]).env(GUEST, "run");
+    command.args(["--", &vmm(), "--exact", "kvm_trace::guest"]).env(GUEST, "run");
     let output = command.output().expect("vmeter");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
@@ -116,7 +116,7 @@ fn a_run_ends_when_the_guest_says_that_it_has_booted() {
     let lab = Lab::new();
     let until = ["--until", "guest-booted", "--timeout", "60"];
     let mut command = lab.command(&["boot", "--runs", "1", "--warmup", "0", "--export-json", "-"]);
-    command.args(until).args(["--", &vmm(), "--exact", "guest", "--nocapture"]);
+    command.args(until).args(["--", &vmm(), "--exact", "kvm_trace::guest", "--nocapture"]);
     let output = command.env(GUEST, "booted").output().expect("vmeter");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -149,7 +149,10 @@ fn after_kill_9_the_next_boot_removes_what_was_left() {
     let lab = Lab::new();
     let until = ["--until", "line:never"];
     let mut command = lab.command(&["boot", "--runs", "1", "--warmup", "0", "--timeout", "60"]);
-    command.args(until).args(["--", &vmm(), "--exact", "guest", "--nocapture"]).env(GUEST, "stay");
+    command
+        .args(until)
+        .args(["--", &vmm(), "--exact", "kvm_trace::guest", "--nocapture"])
+        .env(GUEST, "stay");
     let mut vmeter = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter");
     let own = format!("vmeter-{}-", vmeter.id());
     let begun = || instances().into_iter().find(|name| name.starts_with(&own));
@@ -166,7 +169,7 @@ fn after_kill_9_the_next_boot_removes_what_was_left() {
     vmeter.wait().expect("gone");
     assert!(instances().contains(&left), "nobody could remove it");
     let mut command = lab.command(&["boot", "--runs", "1", "--warmup", "0"]);
-    command.args(["--", &vmm(), "--exact", "guest"]).env(GUEST, "run");
+    command.args(["--", &vmm(), "--exact", "kvm_trace::guest"]).env(GUEST, "run");
     assert!(command.output().expect("vmeter").status.success());
     assert!(!instances().contains(&left), "the next boot removes it");
     assert!(begun().is_none());

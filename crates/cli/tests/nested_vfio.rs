@@ -24,7 +24,7 @@ for tty in 1 2; do stty raw </dev/ttyS$tty; done
 pf=0000:01:00.0
 vmeter irq --vfio 0000:01:00.1
 echo \"L1: no such function: $?\"
-take() { NVME=/dev/nvme0 CONTROLLER=$1 ACTION=$2 VECTORS=$3 nvme-vectors --exact assign_vectors; }
+take() { NVME=/dev/nvme0 CONTROLLER=$1 ACTION=$2 VECTORS=$3 nvme-vectors --exact nested_vfio::assign_vectors; }
 take 0 1 0
 echo 1 >/sys/bus/pci/devices/$pf/reset
 echo 0 >/sys/bus/pci/devices/$pf/sriov_drivers_autoprobe

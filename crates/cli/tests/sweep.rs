@@ -185,7 +185,7 @@ fn resumed_sweeps_repeat_nothing_and_can_get_longer() {
     assert_eq!(&stamps()[..16], &after[..]);
     let other = lab.run(&["sweep", "--resume", dir, "-P", "pcie-root-ports=0..9", "--vmm", "mock"]);
     assert_eq!(other.status, 2);
-    assert!(other.stderr.contains("other points"), "{}", other.stderr);
+    assert!(other.stderr.contains("another -L and -P:"), "{}", other.stderr);
     for (option, value) in [("--watch", "none"), ("--seed", "7"), ("--smp", "2")] {
         let other = lab.run(&["sweep", "--resume", dir, option, value]);
         assert_eq!(other.status, 2, "{option}: {}", other.stderr);

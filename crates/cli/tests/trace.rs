@@ -366,7 +366,7 @@ fn a_million_events_a_second_are_recorded_or_said_to_be_lost() {
     let out = lab.path("recorded.dat");
     let own = std::env::current_exe().expect("this program");
     let mut command = lab.command(&["trace", "record", "--event", "raw_syscalls:*", "-o"]);
-    command.arg(&out).arg("--").arg(own).args(["--exact", "load"]);
+    command.arg(&out).arg("--").arg(own).args(["--exact", "trace::load"]);
     let ran = common::Ran::from(command.env(LOAD, CALLS.to_string()).output().expect("vmeter"));
     if ran.status == 3 {
         println!("skipped: {}", ran.stderr);

@@ -154,7 +154,7 @@ impl Asked {
 
 /// What a session was begun with: what was asked, and what was found out for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Begun {
+pub struct Begun {
     #[serde(flatten)]
     pub(crate) asked: Asked,
     /// Memory that all slots might take, bytes.

@@ -46,7 +46,7 @@ mod workload;
 
 pub use asked::Given;
 pub use error::DirtyError;
-pub use experiment::{measure, Kind};
+pub use experiment::{measure, DirtyOptions, Kind};
 pub use layout::{Layout, SlotPlan, PAGE};
 pub use source::TrackerKind;
 pub use vmeter_dirty_switch::StrategyKind;

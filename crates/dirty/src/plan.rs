@@ -50,6 +50,16 @@ pub enum Step {
     },
 }
 
+impl PlannedPass {
+    /// The number of the measured pass, if it is one.
+    pub(crate) fn measured(&self) -> Option<u32> {
+        match self.step {
+            Step::Pass { pass, .. } if !self.warmup => Some(pass),
+            _ => None,
+        }
+    }
+}
+
 impl Planned for PlannedPass {
     fn machine(&self) -> usize {
         self.machine

@@ -7,6 +7,7 @@ use crate::frames::Frames;
 use crate::harness::Harness;
 use crate::layout::Layout;
 use crate::plan::{PlannedPass, Step};
+use crate::result::DirtySkipped;
 use crate::station::{Pass, Setting};
 use crate::together::{Crowd, OfOne};
 use crate::workload::{Kind, Page, Workload};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use vmeter_base::clock;
 use vmeter_model::run::DataRun;
-use vmeter_session::{RunRequest, Runner};
+use vmeter_session::{RunRequest, Runner, Watch};
 use vmeter_stats::rng::Rng;
 
 /// What the guests of a first run write lies above what they wrote when they were made.
@@ -100,11 +101,20 @@ impl From<Harvested> for Harvest {
     }
 }
 
-/// Carries out the runs of a session.
-pub(crate) struct Passes<'a> {
-    begun: &'a Begun,
-    layout: &'a Layout,
-    load: &'a Workload,
+/// Carries out the runs of a session, once its guests are made.
+#[derive(Debug)]
+pub struct Passes {
+    begun: Begun,
+    layout: Layout,
+    load: Workload,
+    /// CPUs that the guests may have; empty for all.
+    pin: Vec<usize>,
+    guests: Option<Guests>,
+}
+
+/// The guests, and what their runs share.
+#[derive(Debug)]
+struct Guests {
     harness: Harness,
     frames: Option<Frames>,
     /// The pass before, a warm-up or not.
@@ -112,19 +122,35 @@ pub(crate) struct Passes<'a> {
     crowd: Option<Crowd>,
 }
 
-impl<'a> Passes<'a> {
-    /// With guests for the machines of the plan.
+impl Passes {
+    /// The runs of a session, without guests.
+    pub(crate) fn new(begun: Begun, layout: Layout, load: Workload, pin: Vec<usize>) -> Self {
+        Self { begun, layout, load, pin, guests: None }
+    }
+
+    /// The workload of one guest.
+    pub(crate) fn load(&self) -> &Workload {
+        &self.load
+    }
+
+    /// The slots of one guest.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Makes a guest for each tracker of the session, and says which trackers cannot be had.
     ///
     /// # Errors
-    /// No timer for the rhythm of a screen.
-    pub(crate) fn new(
-        begun: &'a Begun,
-        layout: &'a Layout,
-        load: &'a Workload,
-        harness: Harness,
+    /// /dev/kvm is missing or runs no guest code natively; no timer for the rhythm of a screen.
+    pub(crate) fn make_guests(
+        &mut self,
         seed: u64,
-    ) -> Result<Self, DirtyError> {
-        let asked = &begun.asked;
+        watch: &mut Watch<'_>,
+    ) -> Result<Vec<DirtySkipped>, DirtyError> {
+        let (begun, asked) = (&self.begun, &self.begun.asked);
+        let trackers = begun.trackers();
+        let made = Harness::new(asked, &self.layout, &self.load, &trackers, &self.pin, watch);
+        let (harness, lost) = made?;
         let frames = (asked.workload == Kind::Gui).then(|| Frames::new(asked.hz)).transpose()?;
         let crowd = match asked.vms.is_empty() {
             true => None,
@@ -135,17 +161,20 @@ impl<'a> Passes<'a> {
                 Some(Crowd::new(layout, load))
             }
         };
-        Ok(Self { begun, layout, load, harness, frames, last: None, crowd })
+        self.guests = Some(Guests { harness, frames, last: None, crowd });
+        Ok(lost)
     }
 
     /// A frame begins with the first guest's turn.
     fn wait_for_frame(&mut self, planned: &PlannedPass) -> Result<(), DirtyError> {
-        let Step::Pass { pass, .. } = planned.step else { return Ok(()) };
+        let (Step::Pass { pass, .. }, Some(guests)) = (planned.step, &mut self.guests) else {
+            return Ok(());
+        };
         let this = Some((planned.warmup, pass));
-        if let (true, Some(frames)) = (self.last != this, &self.frames) {
+        if let (true, Some(frames)) = (guests.last != this, &guests.frames) {
             frames.wait()?;
         }
-        self.last = this;
+        guests.last = this;
         Ok(())
     }
 
@@ -157,16 +186,16 @@ impl<'a> Passes<'a> {
     ) -> Result<Data, DirtyError> {
         let unknown = || DirtyError::Options(format!("run {}: not what was asked", request.index));
         let kind = request.machine.label.parse().map_err(|_| unknown())?;
-        let crowd = self.crowd.as_mut().filter(|_| self.begun.asked.vms.contains(&vms));
-        let crowd = crowd.ok_or_else(unknown)?;
         let asked = &self.begun.asked;
-        let all = self.harness.all_cpus();
+        let Guests { harness, crowd, .. } = self.guests.as_mut().ok_or_else(unknown)?;
+        let crowd = crowd.as_mut().filter(|_| asked.vms.contains(&vms)).ok_or_else(unknown)?;
+        let all = harness.all_cpus();
         let layout = crowd.layout.clone();
         let setting = Setting {
             layout: &layout,
             files: &[],
             strategies: &asked.strategy,
-            ring: self.harness.ring,
+            ring: harness.ring,
             ring_entries: asked.ring_entries,
             cpus: all,
             most_pages: 0,
@@ -178,7 +207,7 @@ impl<'a> Passes<'a> {
         let (together, check) =
             crowd.run(setting, vms, (kind, all), (&pages, generation, seed), verify)?;
         Ok(Data {
-            tsc_hz: self.harness.clock.hz(),
+            tsc_hz: harness.clock.hz(),
             apart: true,
             generation,
             pages: pages.len() as u64,
@@ -194,8 +223,12 @@ impl<'a> Passes<'a> {
     fn measure(&mut self, request: &RunRequest<'_, PlannedPass>) -> Result<Data, DirtyError> {
         let RunRequest { index, planned, machine, .. } = request;
         let generation = GENERATIONS + 1 + u64::from(*index);
-        let apart = self.harness.is_apart();
-        let mut stations = self.harness.stations.iter_mut();
+        let Some(Guests { harness, .. }) = &mut self.guests else {
+            return Err(DirtyError::Options(format!("run {index}: no guest was made")));
+        };
+        let apart = harness.is_apart();
+        let tsc_hz = harness.clock.hz();
+        let mut stations = harness.stations.iter_mut();
         let station = stations.find(|station| station.tracker == machine.label);
         let station = station.ok_or_else(|| {
             DirtyError::Options(format!("run {index}: there is no guest for {}", machine.label))
@@ -220,11 +253,11 @@ impl<'a> Passes<'a> {
             None
         } else {
             let memory = in_memory(station.slots(), generation)?;
-            Some(compared(self.layout, &memory, &pages, &done))
+            Some(compared(&self.layout, &memory, &pages, &done))
         };
         let start_nanoseconds = done.collected.as_ref().map(|_| station.start_ns);
         Ok(Data {
-            tsc_hz: self.harness.clock.hz(),
+            tsc_hz,
             apart,
             generation,
             pages: pages.len() as u64,
@@ -262,7 +295,7 @@ pub(crate) fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], don
     check
 }
 
-impl Runner<PlannedPass> for Passes<'_> {
+impl Runner<PlannedPass> for Passes {
     type Run = DataRun<Data>;
 
     fn run(&mut self, request: &RunRequest<'_, PlannedPass>) -> Result<Self::Run> {

@@ -9,7 +9,7 @@ use crate::result::DirtyResult;
 use crate::source::TrackerKind;
 use crate::station::{missing, Setting, Station};
 use crate::workload::{Kind, Page};
-use crate::{measure, DirtyError, Given};
+use crate::{measure, DirtyError, DirtyOptions, Given};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vmeter_dirty_switch::StrategyKind;
@@ -166,12 +166,10 @@ fn measured(given: &Given, passes: Option<u32>, stop: bool) -> anyhow::Result<Di
     if stop {
         interrupt.raise();
     }
-    let options = RunOptions {
-        runs: passes,
-        save: Some(folder.path().join("session")),
-        ..RunOptions::default()
-    };
-    measure(given, &options, &mut Watch::new(&mut (), &interrupt))
+    let save = Some(folder.path().join("session"));
+    let runs = RunOptions { runs: passes, save, ..RunOptions::default() };
+    let options = DirtyOptions { given: given.clone(), runs };
+    measure(&options, &mut Watch::new(&mut (), &interrupt))
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub(crate) struct Found {
 
 /// What `session.json` has as `asked`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub struct Kept {
     #[serde(flatten)]
     pub(crate) asked: Asked,
     pub(crate) found: Found,

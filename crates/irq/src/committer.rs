@@ -34,7 +34,7 @@ enum News {
 }
 
 /// The thread, seen from outside.
-pub(crate) struct Committer {
+pub struct Committer {
     jobs: Option<Sender<Job>>,
     news: Sender<News>,
     heard: Receiver<News>,

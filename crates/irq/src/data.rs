@@ -7,7 +7,7 @@ use vmeter_model::Ns;
 /// What was measured in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Data {
+pub enum Data {
     /// Vectors were enabled, then raised.
     Delivered(Delivered),
     /// Vectors were enabled.
@@ -24,7 +24,7 @@ pub(crate) enum Data {
 
 /// Interrupts raised once everything was enabled, and seen to arrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Delivered {
+pub struct Delivered {
     /// Vectors raised, each once.
     pub(crate) raised: usize,
     /// Of these, arrived where its route leads.
@@ -38,7 +38,7 @@ pub(crate) struct Delivered {
 
 /// What enabling took, ns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Enabled {
+pub struct Enabled {
     /// What was done before time mattered.
     pub(crate) prepared_ns: Ns,
     /// Each VF in turn.
@@ -70,7 +70,7 @@ pub(crate) struct Stalled {
 
 /// When the traced run was, and who made it. The trace is a file beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Traced {
+pub struct Traced {
     /// The committing thread.
     pub(crate) tid: i32,
     /// `CLOCK_MONOTONIC` when enabling began, ns.

@@ -1,72 +1,100 @@
 //! A session: begun or gone on with, carried out, analysed.
 
 use crate::analysis::result;
-use crate::asked::{Asked, Kept};
+use crate::asked::{Asked, Found, Kept};
 use crate::committer::Committer;
 use crate::plan::{plan, IrqPlanned};
 use crate::report::IrqReport;
 use crate::result::{IrqDelivery, IrqResult};
 use anyhow::Result;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
-use vmeter_model::run::SessionRecord;
+use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_render::Report;
-use vmeter_session::{begin, execute, identity, record, resumed, RunOptions, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{carry_out, host, pinned, Given, Measurement};
+use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
 
 const KIND: &str = "irq";
 
-/// Measures, saves, analyses. A session that is gone on with knows what was asked; `given` is
-/// what was given all the same, under the names that [`Asked`] has on disk.
+/// What to measure, and how often.
+#[derive(Debug)]
+pub struct IrqOptions {
+    /// What is asked, defaults filled in.
+    pub asked: Asked,
+    /// The options that were given, under the names that [`Asked`] has on disk.
+    pub given: serde_json::Value,
+    /// How runs are repeated.
+    pub runs: RunOptions,
+}
+
+/// Measures, saves, analyses.
 ///
 /// # Errors
 /// A question that makes no sense, a host that can't do it, an interruption.
-pub fn measure(
-    asked: &Asked,
-    given: &impl Serialize,
-    runs: &RunOptions,
-    watch: &mut Watch<'_>,
-) -> Result<IrqResult> {
-    let saved = resumed(KIND, runs, watch, |session: &Session<IrqPlanned>, options| {
-        options.fields(given, &session.record.asked);
-        Ok(())
-    })?;
-    let (asked, before, pin) = match &saved {
-        None => (asked.clone(), None, runs.pinned()?),
-        Some(session) => {
-            let kept: Kept = session.asked()?;
+pub fn measure(options: &IrqOptions, watch: &mut Watch<'_>) -> Result<IrqResult> {
+    result(&carry_out(options, watch)?)
+}
+
+impl Measurement for IrqOptions {
+    type Planned = IrqPlanned;
+    type Config = Kept;
+    type Runner = Committer;
+
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn options(&self) -> &RunOptions {
+        &self.runs
+    }
+
+    fn config(&self) -> Result<Kept> {
+        Ok(Kept { asked: self.asked.clone(), found: Found::default() })
+    }
+
+    fn note_given(&self, begun: &Kept, given: &mut Given) {
+        given.fields(&self.given, begun);
+    }
+
+    /// The plan ends with the traces and samples of a fixed number of rounds.
+    fn grow(&self, _: &mut Kept) {}
+
+    fn prepare(
+        &self,
+        kept: &mut Kept,
+        record: &SessionRecord<IrqPlanned>,
+        _: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Committer)> {
+        let begun = !record.machines.is_empty();
+        if begun {
             kept.check().map_err(|error| error.classified())?;
-            let now = plan(&kept, session.record.seed, &provenance(&record(KIND, runs))).0;
-            identity::check_provenance(&session.dir, &session.record, &now)?;
-            let Kept { asked, found } = kept;
-            let pin =
-                RunOptions { pin: session.record.pin.clone(), ..RunOptions::default() }.pinned()?;
-            (asked, Some(found), pin)
         }
-    };
-    let pin = (!pin.is_empty()).then(|| pin.into_iter().collect());
-    // The host is asked before the folder is made: what it can't do leaves none behind.
-    let started = Committer::start(asked.clone(), pin, before);
-    let (mut committer, found) = started.map_err(|error| error.classified())?;
-    let session = match saved {
-        Some(session) => session,
-        None => {
-            let kept = Kept { asked, found };
-            let record = record(KIND, runs);
-            let (machines, plan) = plan(&kept, record.seed, &provenance(&record));
-            let asked = serde_json::to_value(&kept)?;
-            begin(SessionRecord { machines, plan, asked, ..record }, runs, watch)?
+        let machines = |kept: &Kept| plan(kept, record.seed, &provenance(&host::describe())).0;
+        let pin = pinned(record.pin.as_deref())?;
+        let pin = (!pin.is_empty()).then(|| pin.into_iter().collect());
+        let before = begun.then(|| kept.found.clone());
+        let started = Committer::start(kept.asked.clone(), pin, before);
+        let (committer, found) = started.map_err(|error| error.classified())?;
+        if !begun {
+            kept.found = found;
         }
-    };
-    execute(&session, &mut committer, session.record.prepare.as_deref(), watch)?;
-    drop(committer);
-    result(&session)
+        Ok((machines(kept), committer))
+    }
+
+    fn plan(
+        &self,
+        kept: &Kept,
+        _: &Committer,
+        record: &mut SessionRecord<IrqPlanned>,
+    ) -> Result<()> {
+        record.plan = plan(kept, record.seed, &provenance(&record.host)).1;
+        Ok(())
+    }
 }
 
 /// What is measured is the host's kernel.
-fn provenance(record: &SessionRecord<IrqPlanned>) -> BTreeMap<String, String> {
-    let kernel = record.host.get("kernel").and_then(|kernel| kernel.as_str());
+fn provenance(host: &BTreeMap<String, serde_json::Value>) -> BTreeMap<String, String> {
+    let kernel = host.get("kernel").and_then(|kernel| kernel.as_str());
     kernel.map(|kernel| ("kernel".to_owned(), kernel.to_owned())).into_iter().collect()
 }
 

@@ -39,6 +39,6 @@ pub mod vfio;
 
 pub use asked::{Asked, FitRange, Options};
 pub use error::IrqError;
-pub use experiment::{measure, Kind};
+pub use experiment::{measure, IrqOptions, Kind};
 pub use msi_routes::{Strategy, UnknownStrategy};
 pub use strategy::IrqStrategy;

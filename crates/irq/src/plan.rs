@@ -15,7 +15,7 @@ const SAMPLES: usize = 8;
 
 /// A run, as planned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct IrqPlanned {
+pub struct IrqPlanned {
     /// Index into the session's machines: a strategy, or a size of one.
     pub(crate) machine: usize,
     /// True if no figure of the strategies includes it.

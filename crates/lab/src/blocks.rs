@@ -2,10 +2,29 @@
 //! and only those are compared with each other.
 
 use std::collections::BTreeMap;
-use vmeter_model::run::Planned;
+use vmeter_model::run::{Planned, PlannedRun, WatchLevel};
+use vmeter_stats::Slot;
 
 /// A figure of each run that reached its end, by the block of the plan.
 pub(crate) type ByBlock = BTreeMap<usize, f64>;
+
+/// Measured runs of each machine that are planned.
+pub(crate) fn runs_each<P: Planned>(plan: &[P]) -> usize {
+    plan.iter().filter(|planned| planned.machine() == 0 && !planned.warmup()).count()
+}
+
+/// Warm-ups, then measured runs of `machines` in turn, each watched as `level` says.
+pub(crate) fn in_blocks(
+    machines: usize,
+    (warmups, runs): (u32, u32),
+    seed: u64,
+    level: impl Fn(&Slot) -> WatchLevel,
+) -> Vec<PlannedRun> {
+    let slots = vmeter_stats::plan(machines, warmups as usize, runs as usize, seed);
+    let planned =
+        |slot: Slot| PlannedRun { machine: slot.machine, warmup: slot.warmup, watch: level(&slot) };
+    slots.into_iter().map(planned).collect()
+}
 
 /// Block of each measured run of a plan, by its number: the nth run of a machine is in block n,
 /// every block having each machine once.
@@ -32,7 +51,6 @@ pub(crate) fn pairs(a: &ByBlock, b: &ByBlock) -> (Vec<(f64, f64)>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vmeter_model::run::{PlannedRun, WatchLevel};
     use vmeter_stats::Rule;
 
     fn planned(machine: usize, warmup: bool) -> PlannedRun {

@@ -1,6 +1,6 @@
 //! Boots for real, through the recorder.
 
-use crate::boots::{BootRequest, Booter};
+use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,13 @@ use vmeter_machine::backends::mock;
 use vmeter_machine::backends::mock::play::Scene;
 use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
-use vmeter_model::run::Outcome;
+use vmeter_model::run::{Outcome, SessionMachine};
 use vmeter_model::RunRecord;
 use vmeter_record::recorder::Context;
 use vmeter_record::run::Request;
 use vmeter_record::sources::{firmware, guest_ftrace, guest_printk};
 use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::{cache_dir, RunOptions};
+use vmeter_session::{cache_dir, pinned};
 
 /// The recorder, with the machines of a session.
 #[derive(Debug)]
@@ -35,9 +35,12 @@ impl Recorder {
     /// # Errors
     /// Class usage: a list that is not one.
     pub fn of(machines: Vec<Prepared>, pin: Option<&str>) -> Result<Self> {
-        let pin = pin.map(str::to_owned);
-        let pin = RunOptions { pin, ..RunOptions::default() }.pinned()?;
-        Ok(Recorder { machines, cache: cache_dir()?, pin })
+        Ok(Recorder { machines, cache: cache_dir()?, pin: pinned(pin)? })
+    }
+
+    /// The machines, as a session saves them, and what boots them.
+    pub(crate) fn ready(self) -> (Vec<SessionMachine>, Boots<Self>) {
+        (self.machines.iter().map(|one| one.session.clone()).collect(), Boots(self))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs that are boots: what the executor of sessions needs to know of them.
 
+use crate::sweep::parameters::filled;
 use crate::words::{ended_text, last_words, was_killed};
 use anyhow::Result;
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_record::end::LEFT;
 use vmeter_session::{RunRequest, Runner};
@@ -25,10 +26,21 @@ pub trait Booter {
     }
 }
 
-/// Boots, as the runs of a session.
-pub struct Boots<'a>(pub &'a dyn Booter);
+impl<B: Booter + ?Sized> Booter for &B {
+    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
+        (**self).boot(request)
+    }
 
-impl Runner<PlannedRun> for Boots<'_> {
+    fn can_repeat(&self) -> bool {
+        (**self).can_repeat()
+    }
+}
+
+/// Boots, as the runs of a session.
+#[derive(Debug)]
+pub struct Boots<B>(pub B);
+
+impl<B: Booter> Runner<PlannedRun> for Boots<B> {
     type Run = RunRecord;
 
     fn run(&mut self, request: &BootRequest<'_>) -> Result<RunRecord> {
@@ -37,6 +49,10 @@ impl Runner<PlannedRun> for Boots<'_> {
 
     fn can_repeat(&self) -> bool {
         self.0.can_repeat()
+    }
+
+    fn prepare_command(&self, command: &str, machine: &SessionMachine) -> String {
+        filled(command, &machine.parameters)
     }
 
     fn said(&self, run: &RunRecord) -> String {
@@ -90,7 +106,6 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::path::Path;
-    use vmeter_model::run::SessionMachine;
     use vmeter_model::run::SessionRecord;
     use vmeter_model::SCHEMA;
     use vmeter_session::failure::class;
@@ -152,14 +167,9 @@ mod tests {
         Session::create(Some(dir), record).unwrap()
     }
 
-    fn executed(
-        session: &Session,
-        booter: &dyn Booter,
-        prepare: Option<&str>,
-        progress: &mut Silent,
-    ) -> Result<()> {
+    fn executed(session: &Session, booter: &dyn Booter, progress: &mut Silent) -> Result<()> {
         let interrupt = Interrupt::default();
-        execute(session, &mut Boots(booter), prepare, &mut Watch::new(progress, &interrupt))
+        execute(session, &mut Boots(booter), &mut Watch::new(progress, &interrupt))
     }
 
     #[test]
@@ -168,12 +178,12 @@ mod tests {
         let session = session(folder.path());
         let fake = Fake { interrupt_in: Some(2), ..Fake::default() };
         let mut progress = Silent::default();
-        let error = executed(&session, &fake, None, &mut progress).unwrap_err();
+        let error = executed(&session, &fake, &mut progress).unwrap_err();
         assert_eq!(class(&error), Class::Interrupted);
         assert!(error.to_string().contains("2 finished runs are saved"), "{error}");
 
         let again = Fake::default();
-        executed(&session, &again, None, &mut progress).unwrap();
+        executed(&session, &again, &mut progress).unwrap();
         assert_eq!(*again.booted.borrow(), [2, 3, 4]);
         assert_eq!(session.finished().unwrap().0.len(), 5);
     }
@@ -184,7 +194,7 @@ mod tests {
         let session = session(folder.path());
         let fake = Fake { panic_in: Some(1), ..Fake::default() };
         let mut progress = Silent::default();
-        executed(&session, &fake, None, &mut progress).unwrap();
+        executed(&session, &fake, &mut progress).unwrap();
         assert_eq!(session.finished().unwrap().0.len(), 2);
         assert!(progress.0[0].contains("Kernel panic"), "{:?}", progress.0);
     }
@@ -192,10 +202,10 @@ mod tests {
     #[test]
     fn a_failed_preparation_ends_it() {
         let folder = tempfile::tempdir().unwrap();
-        let session = session(folder.path());
+        let mut session = session(folder.path());
+        session.record.prepare = Some("exit 7".into());
         let mut progress = Silent::default();
-        let error =
-            executed(&session, &Fake::default(), Some("exit 7"), &mut progress).unwrap_err();
+        let error = executed(&session, &Fake::default(), &mut progress).unwrap_err();
         assert!(error.to_string().contains("exit 7"), "{error}");
     }
 }

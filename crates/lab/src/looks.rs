@@ -13,6 +13,7 @@ use crate::compare::Sampled;
 use serde::{Deserialize, Serialize};
 use vmeter_model::result::Comparison;
 use vmeter_model::Verdict;
+use vmeter_session::RunOptions;
 use vmeter_stats::decide::MARGIN;
 use vmeter_stats::Rule;
 
@@ -29,12 +30,22 @@ const PILOT: usize = 12;
 /// Pairs at most, unless `--runs` says otherwise.
 const MOST: usize = 2000;
 
-/// What a session that compares machines keeps of it.
+/// How often each machine is run: as asked, and what the looks add. Part of the configuration of
+/// every session whose runs are boots in turn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct Repeats {
+    /// `--runs`: measured runs of each machine, or the most where a rule may stop earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u32>,
+    /// `--warmup`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u32>,
     /// `--detect`, %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detect: Option<f64>,
+    /// Measured runs of each machine at the next look, where a rule says how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<usize>,
     /// Looks so far.
     #[serde(default)]
     pub looks: Vec<Look>,
@@ -49,7 +60,39 @@ pub(crate) struct Look {
     pub last: bool,
 }
 
-impl Asked {
+impl Repeats {
+    /// As the options ask for.
+    pub fn of(options: &RunOptions, detect: Option<f64>) -> Self {
+        let RunOptions { runs, warmup, .. } = *options;
+        Repeats { runs, warmup, detect, ..Repeats::default() }
+    }
+
+    /// Takes over what the options ask for beside `--resume`. More runs after the last look of
+    /// `--detect` are a look of their own.
+    pub fn grow(&mut self, options: &RunOptions) {
+        self.warmup = options.warmup.or(self.warmup);
+        let Some(runs) = options.runs else { return };
+        self.runs = Some(runs);
+        if self.detect.is_some() && !self.is_open() {
+            self.next = self.next.max(Some(runs as usize));
+        }
+    }
+
+    /// Measured runs of each machine to plan; `default` of them if neither `--runs` nor a look
+    /// says how many.
+    pub fn planned(&self, default: u32) -> u32 {
+        if self.detect.is_none() {
+            return self.runs.unwrap_or(default);
+        }
+        let next = self.next.unwrap_or_else(|| self.first(self.runs));
+        u32::try_from(next).unwrap_or(u32::MAX)
+    }
+
+    /// Warm-ups of each machine.
+    pub fn warmups(&self) -> u32 {
+        self.warmup.unwrap_or(1)
+    }
+
     /// Notes a look at so many runs, unless that was the latest one.
     fn looked(&mut self, runs: usize, last: bool) {
         if self.looks.last().is_none_or(|look| look.runs < runs || look.last != last) {
@@ -62,23 +105,21 @@ impl Asked {
         self.detect.is_some() && !self.looks.last().is_some_and(|look| look.last)
     }
 
-    /// Looks at the runs, so many of each machine, of which some `failed`; how many there must be
-    /// at the next look, if there is to be one.
-    pub fn look(
-        &mut self,
-        machines: &[Sampled<'_>],
-        (runs, most): (usize, Option<u32>),
-        failed: bool,
-    ) -> Option<usize> {
+    /// Looks at the `runs` of each machine, of which some `failed`. True if there is to be another
+    /// look, with [`Repeats::next`] runs.
+    pub fn look(&mut self, machines: &[Sampled<'_>], runs: usize, failed: bool) -> bool {
         if !self.is_open() {
             self.looked(runs, true);
-            return None;
+            return false;
         }
-        let next = self.next(machines, runs, most);
+        let next = self.after(machines, runs);
         self.looked(runs, matches!(next, Next::Enough));
         match next {
-            Next::Pairs(more) if !failed => Some(more),
-            _ => None,
+            Next::Pairs(more) if !failed => {
+                self.next = Some(more);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -96,7 +137,7 @@ impl Asked {
     }
 
     /// Runs to have at the first look of `--detect`, with so many at most.
-    pub fn first(&self, most: Option<u32>) -> usize {
+    fn first(&self, most: Option<u32>) -> usize {
         PILOT.min(most.map_or(MOST, |most| most as usize))
     }
 
@@ -134,8 +175,8 @@ impl Asked {
     }
 
     /// What is next after this look of `--detect`.
-    fn next(&self, machines: &[Sampled<'_>], runs: usize, most: Option<u32>) -> Next {
-        let most = most.map_or(MOST, |most| most as usize);
+    fn after(&self, machines: &[Sampled<'_>], runs: usize) -> Next {
+        let most = self.runs.map_or(MOST, |most| most as usize);
         let all = against_the_first(machines);
         let comparisons = all.len();
         let wanted = self.wanted(&all).map(|wanted| wanted.min(most));
@@ -182,7 +223,7 @@ mod tests {
 
     #[test]
     fn looks_that_were_not_planned_share_half_a_percent() {
-        let mut asked = Asked::default();
+        let mut asked = Repeats::default();
         assert_eq!(asked.rule().alpha, ALPHA);
         let mut spent = 0.0;
         for n in 1..20 {
@@ -196,7 +237,7 @@ mod tests {
 
     #[test]
     fn planned_looks_spend_five_percent() {
-        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
+        let mut asked = Repeats { detect: Some(2.0), ..Repeats::default() };
         let mut spent = 0.0;
         for runs in [12, 24, 48] {
             asked.looked(runs, false);
@@ -223,19 +264,19 @@ mod tests {
 
     /// Pairs of runs with a standard deviation of `noise`, b slower by `slower`.
     fn ended(rng: &mut Rng, noise: f64, slower: f64) -> (bool, usize) {
-        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
+        let mut asked = Repeats { detect: Some(2.0), ..Repeats::default() };
         let mut machines = [machine("a"), machine("b")];
-        let mut wanted = asked.first(None);
+        let mut wanted = asked.planned(1) as usize;
         loop {
             for block in machines[0].wall.len()..wanted {
                 for (own, machine) in [0.0, slower].iter().zip(&mut machines) {
                     machine.wall.insert(block, (own + noise * rng.normal()).exp());
                 }
             }
-            match asked.look(&machines, (wanted, None), false) {
-                Some(more) => wanted = more,
-                None => break,
+            if !asked.look(&machines, wanted, false) {
+                break;
             }
+            wanted = asked.next.expect("as many as the next look has");
         }
         let (all, _) = pairs(&machines[0].wall, &machines[1].wall);
         let found = asked.rule().decide(&all).expect("pairs");
@@ -249,8 +290,8 @@ mod tests {
         for (block, machine) in (0..60).flat_map(|block| [(block, 0), (block, 1)]) {
             machines[machine].wall.insert(block, (0.05 * rng.normal()).exp());
         }
-        let mut asked = Asked { detect: Some(2.0), ..Asked::default() };
-        assert_eq!(asked.look(&machines, (60, Some(60)), false), None);
+        let mut asked = Repeats { runs: Some(60), detect: Some(2.0), ..Repeats::default() };
+        assert!(!asked.look(&machines, 60, false));
         let found = crate::compare::against_the_first(&machines, asked.rule()).comparisons;
         let said = asked.fell_short(&machines, &found, 60).expect("words");
         assert!(said.contains("and 60 were made; one of "), "{said}");
@@ -260,7 +301,7 @@ mod tests {
         let mut calm = found.clone();
         calm.iter_mut().for_each(|c| c.detectable_pct = Some(1.9));
         assert_eq!(asked.fell_short(&machines, &calm, 6000), None);
-        assert_eq!(Asked::default().fell_short(&machines, &found, 60), None);
+        assert_eq!(Repeats::default().fell_short(&machines, &found, 60), None);
     }
 
     /// Planned by the scatter about the pairs' own centre, 6 % of benches of nothing differed.

@@ -16,7 +16,7 @@ use vmeter_model::{MachineSpec, RunRecord};
 use vmeter_record::look::next::{follow_from_exec, Following, SEEN};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::{begin, cache_dir, execute, record, Answer, Experiment};
+use vmeter_session::{begin, cache_dir, execute, record, Answer, Cut, Experiment, NOT_CUT};
 use vmeter_session::{RunOptions, Watch};
 
 pub(crate) const KIND: &str = "next";
@@ -72,8 +72,7 @@ pub fn next(options: &NextOptions, watch: &mut Watch<'_>) -> Result<Box<dyn Answ
     let session = begin(record, &options.runs, watch)?;
     let waits = Waits { options, until, door: RefCell::new(door), cache: cache_dir()? };
     // What found nothing leaves nothing.
-    execute(&session, &mut Boots(&waits), session.record.prepare.as_deref(), watch)
-        .inspect_err(|_| session.abandon())?;
+    execute(&session, &mut Boots(&waits), watch).inspect_err(|_| session.abandon())?;
     Kind.answer(&session.dir)
 }
 
@@ -222,5 +221,9 @@ impl Experiment for Kind {
     fn boots(&self) -> Result<(), &'static str> {
         Err("its VM is started by somebody else, and is not watched as one that vmeter boots: compare two \
              sessions of `vmeter boot --next`")
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err(NOT_CUT)
     }
 }

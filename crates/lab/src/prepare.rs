@@ -13,7 +13,6 @@ use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, Chosen, MachineSpec};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{host, usage};
-use vmeter_session::{identity, Session};
 use vmeter_timeline::NamedMark;
 
 /// A guest that has not finished by then never will.
@@ -116,16 +115,6 @@ pub(crate) fn prepare_with(
         ..SessionMachine::default()
     };
     Ok(Prepared { session, machine, until, timeout, memory: wishes.memory })
-}
-
-/// Refuses to go on with a session whose machines are others by now: the file of a kernel, a
-/// VMM's version. Its runs would be of two machines.
-///
-/// # Errors
-/// Class usage: what differs.
-pub(crate) fn check_same(session: &Session, machines: &[Prepared]) -> Result<()> {
-    let now: Vec<SessionMachine> = machines.iter().map(|one| one.session.clone()).collect();
-    identity::check_provenance(&session.dir, &session.record, &now)
 }
 
 /// Where the measurement of a machine ends.

@@ -2,14 +2,13 @@
 
 use crate::error::MigrateError;
 use crate::parameters::{points, Knobs, Point};
-use crate::plan::PlannedMigration;
 use crate::side::Side;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
-use vmeter_session::{Given, RunOptions, Session};
+use vmeter_session::{Given, RunOptions};
 
 /// What is varied first, and always.
 const DIRTY_RATE: &str = "dirty-rate";
@@ -68,16 +67,6 @@ impl Asked {
             runs: options.runs.runs.unwrap_or(DEFAULT_RUNS),
             warmup: options.runs.warmups(),
         }
-    }
-
-    /// What a session was begun with, with as many more runs as the options ask for.
-    ///
-    /// # Errors
-    /// Class usage: `session.json` does not say it as this vmeter does.
-    pub fn resumed(session: &Session<PlannedMigration>, options: &MigrateOptions) -> Result<Self> {
-        let mut asked: Asked = session.asked()?;
-        asked.runs = options.runs.runs.unwrap_or(asked.runs);
-        Ok(asked)
     }
 
     /// What is said beside `--resume`, and what was asked first.

@@ -20,7 +20,7 @@ use vmeter_model::{MachineSpec, Ns};
 use vmeter_record::clock::{self, Conversion};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, execute, identity, record, resumed};
+use vmeter_session::{cache_dir, carry_out, pinned, Given, Measurement};
 use vmeter_session::{Answer, Cut, Experiment, RunRequest, Runner, Views};
 use vmeter_session::{RunOptions, Session, Watch};
 
@@ -29,56 +29,65 @@ const KIND: &str = "migrate";
 /// The host's TSC is measured over at least this.
 const TSC_WINDOW_NS: i64 = 50_000_000;
 
-/// Migrates every point as often as asked, or goes on with a saved session.
+/// Migrates every point as often as asked.
 ///
 /// # Errors
 /// A machine that cannot be made or does not start, a folder that cannot be written, an
 /// interruption (finished runs are saved).
 pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<MigrateResult> {
-    // Machines and plan are worked out before the folder is made: a typo leaves none behind.
-    let first = clock::read();
-    let saved = resumed(KIND, &options.runs, watch, |session: &Session<_>, given| {
-        session.asked::<Asked>()?.note_given(options, given);
-        Ok(())
-    })?;
-    let asked = match &saved {
-        Some(session) => Asked::resumed(session, options)?,
-        None => Asked::of(options),
-    };
-    let points = asked.points()?;
-    options.runs.check_size(points.len())?;
-    let machines = machines(&points)?;
-    let begun = saved.as_ref().map_or_else(|| record(KIND, &options.runs), |s| s.record.clone());
-    let again = RunOptions { pin: begun.pin.clone(), ..options.runs.clone() };
-    let pin = again.pinned()?;
-    let tsc_hz = tsc_hz(first).map_err(MigrateError::classified)?;
-    let record = SessionRecord {
-        machines: std::iter::zip(&points, &machines).map(saved_machine).collect(),
-        plan: plan(&asked, points.len(), begun.seed),
-        asked: serde_json::to_value(&asked)?,
-        ..begun
-    };
-    if let Some(session) = &saved {
-        identity::check_provenance(&session.dir, &session.record, &record.machines)?;
-    }
-    let session = match saved {
-        None => begin(record, &options.runs, watch)?,
-        Some(session) => go_on(session, record)?,
-    };
-    let mut runner = Migrations { asked, points, machines, tsc_hz, pin };
-    execute(&session, &mut runner, session.record.prepare.as_deref(), watch)?;
-    summary::result(&session)
+    summary::result(&carry_out(options, watch)?)
 }
 
-/// Notes who goes on with the session, and with what.
-fn go_on(
-    mut session: Session<PlannedMigration>,
-    record: SessionRecord<PlannedMigration>,
-) -> Result<Session<PlannedMigration>> {
-    session.record = record;
-    session.take_over()?;
-    session.save()?;
-    Ok(session)
+impl Measurement for MigrateOptions {
+    type Planned = PlannedMigration;
+    type Config = Asked;
+    type Runner = Migrations;
+
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn options(&self) -> &RunOptions {
+        &self.runs
+    }
+
+    fn config(&self) -> Result<Asked> {
+        Ok(Asked::of(self))
+    }
+
+    fn note_given(&self, begun: &Asked, given: &mut Given) {
+        begun.note_given(self, given);
+    }
+
+    fn grow(&self, asked: &mut Asked) {
+        asked.runs = self.runs.runs.unwrap_or(asked.runs);
+    }
+
+    fn prepare(
+        &self,
+        asked: &mut Asked,
+        record: &SessionRecord<PlannedMigration>,
+        _: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Migrations)> {
+        let first = clock::read();
+        let points = asked.points()?;
+        self.runs.check_size(points.len())?;
+        let machines = machines(&points)?;
+        let pin = pinned(record.pin.as_deref())?;
+        let tsc_hz = tsc_hz(first).map_err(MigrateError::classified)?;
+        let saved = std::iter::zip(&points, &machines).map(saved_machine).collect();
+        Ok((saved, Migrations { asked: asked.clone(), points, machines, tsc_hz, pin }))
+    }
+
+    fn plan(
+        &self,
+        asked: &Asked,
+        migrations: &Migrations,
+        record: &mut SessionRecord<PlannedMigration>,
+    ) -> Result<()> {
+        record.plan = plan(asked, migrations.points.len(), record.seed);
+        Ok(())
+    }
 }
 
 /// The machine of each point; those that are alike are described once.
@@ -130,7 +139,8 @@ fn tsc_hz(first: ClockReading) -> Result<f64, MigrateError> {
 }
 
 /// What a session's runs are made with.
-struct Migrations {
+#[derive(Debug)]
+pub struct Migrations {
     asked: Asked,
     points: Vec<Point>,
     machines: Vec<Machine>,

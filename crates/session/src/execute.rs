@@ -64,6 +64,12 @@ pub trait Runner<P> {
     /// When there is nothing to save; what went wrong in what is measured is part of the run.
     fn run(&mut self, request: &RunRequest<'_, P>) -> Result<Self::Run>;
 
+    /// The command of `--prepare` before a run of `machine`.
+    fn prepare_command(&self, command: &str, machine: &SessionMachine) -> String {
+        let _ = machine;
+        command.to_owned()
+    }
+
     /// What the user is told of a run that has just been saved.
     fn said(&self, run: &Self::Run) -> String;
 
@@ -106,7 +112,6 @@ pub trait Runner<P> {
 pub fn execute<P: Planned, R: Runner<P>>(
     session: &Session<P>,
     runner: &mut R,
-    prepare: Option<&str>,
     watch: &mut Watch<'_>,
 ) -> Result<()> {
     let (finished, warnings) = session.finished_as::<R::Run>()?;
@@ -126,7 +131,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
         if others || finished.contains(&index) || given_up.contains(&planned.machine()) {
             continue;
         }
-        let result = one_run(session, runner, prepare, index, planned, watch);
+        let result = one_run(session, runner, index, planned, watch);
         let run = result.inspect_err(|error| {
             watch.progress.end();
             session.withdraw(error);
@@ -150,14 +155,13 @@ pub fn execute<P: Planned, R: Runner<P>>(
 pub fn one_run<P: Planned, R: Runner<P>>(
     session: &Session<P>,
     runner: &mut R,
-    prepare: Option<&str>,
     index: u32,
     planned: &P,
     watch: &mut Watch<'_>,
 ) -> Result<R::Run> {
     for repeat in 0..=REPEATS {
         let (absence, begin) = (Absence::watch(), SystemTime::now());
-        let run = attempt(session, runner, prepare, index, planned, watch.interrupt);
+        let run = attempt(session, runner, index, planned, watch.interrupt);
         let away = absence.end();
         if let Some(left) = helper::take_left() {
             watch.progress.warn(&left);
@@ -205,7 +209,6 @@ const AGAIN: &str = "made again";
 fn attempt<P: Planned, R: Runner<P>>(
     session: &Session<P>,
     runner: &mut R,
-    prepare: Option<&str>,
     index: u32,
     planned: &P,
     interrupt: &Interrupt,
@@ -216,8 +219,8 @@ fn attempt<P: Planned, R: Runner<P>>(
     if interrupt.is_raised() {
         return Err(stopped(session, index));
     }
-    if let Some(command) = prepare {
-        let prepared = run_prepare(command, interrupt);
+    if let Some(command) = &session.record.prepare {
+        let prepared = run_prepare(&runner.prepare_command(command, machine), interrupt);
         if interrupt.is_raised() {
             return Err(stopped(session, index));
         }

@@ -62,18 +62,17 @@ pub trait Experiment: Sync {
     ///
     /// # Errors
     /// The reason, in words that follow "a session of vmeter X:".
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
-        Err("only sweeps and ranges are cut into shards")
-    }
+    fn cut(&self) -> Result<&dyn Cut, &'static str>;
 
     /// Nothing if its runs are boots, which `vmeter diff` compares; or why they are not.
     ///
     /// # Errors
     /// The reason, in words that follow "a session of vmeter X:".
-    fn boots(&self) -> Result<(), &'static str> {
-        Ok(())
-    }
+    fn boots(&self) -> Result<(), &'static str>;
 }
+
+/// Why most kinds are not cut into shards.
+pub const NOT_CUT: &str = "only sweeps and ranges are cut into shards";
 
 /// What a kind adds to the union of run folders that merging is.
 pub trait Cut: Sync {

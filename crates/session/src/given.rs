@@ -6,7 +6,7 @@
 use crate::failure::usage;
 use crate::folder::check_new;
 use crate::identity;
-use crate::options::RunOptions;
+use crate::options::{pinned, RunOptions};
 use crate::places::goes_on;
 use crate::progress::Watch;
 use crate::store::{AnySession, Away, Session};
@@ -33,7 +33,7 @@ pub fn resumed<P: Planned>(
 ) -> Result<Option<Session<P>>> {
     let Some(dir) = &options.resume else {
         // Before anything is made for it.
-        options.pinned()?;
+        pinned(options.pin.as_deref())?;
         options.save.as_deref().map_or(Ok(()), check_new)?;
         return Ok(None);
     };
@@ -131,6 +131,25 @@ impl Given {
     pub fn option<T: PartialEq + Serialize>(&mut self, name: &str, given: Option<T>, begun: T) {
         if let Some(given) = given.filter(|given| *given != begun) {
             self.differs(name.to_owned(), &value(&given), &value(&begun));
+        }
+    }
+
+    /// Machines of a comparison by their labels: the first is described by options of its own, all
+    /// others by `option`.
+    pub fn machines<M: Serialize>(
+        &mut self,
+        option: &str,
+        given: &[(String, M)],
+        begun: &[(String, M)],
+    ) {
+        if let ([(_, given), ..], [(_, begun), ..]) = (given, begun) {
+            self.fields(given, begun);
+        }
+        if given.len() > 1 {
+            let labels = |of: &[(String, M)]| -> Vec<String> {
+                of.iter().skip(1).map(|(label, _)| label.clone()).collect()
+            };
+            self.option(option, Some(labels(given)), labels(begun));
         }
     }
 

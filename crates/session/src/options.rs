@@ -76,18 +76,18 @@ impl RunOptions {
         let drawn = self.drawn.filter(|_| self.shard.is_none());
         self.seed.or(drawn).unwrap_or(1)
     }
+}
 
-    /// The CPUs of `pin`.
-    ///
-    /// # Errors
-    /// A list that is not one, or names a CPU that this process cannot run on.
-    pub fn pinned(&self) -> Result<Vec<usize>> {
-        let Some(text) = self.pin.as_deref() else { return Ok(Vec::new()) };
-        let wrong = |error| usage(format!("--pin {text}: {error}"));
-        let cpus: CpuList = text.parse().map_err(wrong)?;
-        cpus.check_runnable().map_err(wrong)?;
-        Ok(cpus.as_slice().to_vec())
-    }
+/// The CPUs of a list such as `0,2-3`, as `--pin` takes it; none without a list.
+///
+/// # Errors
+/// Class usage: a list that is not one, or names a CPU that this process cannot run on.
+pub fn pinned(pin: Option<&str>) -> Result<Vec<usize>> {
+    let Some(text) = pin else { return Ok(Vec::new()) };
+    let wrong = |error| usage(format!("--pin {text}: {error}"));
+    let cpus: CpuList = text.parse().map_err(wrong)?;
+    cpus.check_runnable().map_err(wrong)?;
+    Ok(cpus.as_slice().to_vec())
 }
 
 /// Makes the folder of a session that begins, and says where it is.

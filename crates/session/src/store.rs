@@ -223,7 +223,9 @@ impl<P: Planned> Session<P> {
     /// # Errors
     /// Class usage: `session.json` does not say it as this vmeter does.
     pub fn asked<A: DeserializeOwned>(&self) -> Result<A> {
-        A::deserialize(&self.record.asked).map_err(|error| {
+        let empty = serde_json::json!({});
+        let asked = if self.record.asked.is_null() { &empty } else { &self.record.asked };
+        A::deserialize(asked).map_err(|error| {
             usage(format!("{}: \"asked\": {error}", self.dir.join(SESSION).display()))
         })
     }

@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, Parser};
-use vmeter_lab::bench::bench;
+use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::Shown;
 use vmeter_model::MachineSpec;
 use vmeter_session::failure::usage;
@@ -119,7 +119,8 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     if limit.is_some() && runs.resume.is_none() {
         vmeter_lab::bench::check_gate(machines.len(), runs.runs)?;
     }
-    let result = bench(&machines, arguments.detect, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    let options = BenchOptions { machines, detect: arguments.detect, runs };
+    let result = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let gates = limit.map_or_else(Vec::new, |limit| vmeter_lab::bench::gates(&result, &limit));
     let status = output::done(&Shown(result), &Views::default(), out)?;
     Ok(ruled(status, &gates))

@@ -29,18 +29,14 @@ pub struct Diff {
 ///
 /// # Errors
 /// As [`vmeter_lab::diff::saved::diff`]; an export that cannot be written.
-pub fn run(arguments: &Diff, out: &Output) -> anyhow::Result<Status> {
+pub fn run(arguments: Diff, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "diff")?;
+    let Diff { a, b, detect, gate } = arguments;
     let argv = vmeter_base::argv();
-    if let Some(pct) = arguments.detect {
-        return Err(vmeter_lab::diff::saved::as_many_as_there_are(
-            &arguments.a,
-            &arguments.b,
-            pct,
-        )?);
+    if let Some(pct) = detect {
+        return Err(vmeter_lab::diff::saved::as_many_as_there_are(&a, &b, pct)?);
     }
-    let limit = arguments.gate.limit();
-    let (result, gate) = vmeter_lab::diff::saved::gated(&arguments.a, &arguments.b, argv, limit)?;
+    let (result, gate) = vmeter_lab::diff::saved::gated(&a, &b, argv, gate.limit())?;
     let report = DiffReport::new(&result);
     output::print(&report, out)?;
     output::export(out, &report)?;

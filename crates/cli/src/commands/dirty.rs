@@ -9,7 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_base::files::read_text_limited;
-use vmeter_dirty::{DirtyError, Given, Layout, StrategyKind, TrackerKind, WorkloadKind};
+use vmeter_dirty::{
+    measure, DirtyError, DirtyOptions, Given, Layout, StrategyKind, TrackerKind, WorkloadKind,
+};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 
@@ -118,8 +120,9 @@ pub fn run(arguments: Dirty, out: &Output) -> anyhow::Result<Status> {
     let passes = arguments.passes;
     let runs = arguments.runs.options()?;
     let runs = RunOptions { runs: runs.runs.or(passes), ..runs };
+    let options = DirtyOptions { given, runs };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let result = vmeter_dirty::measure(&given, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    let result = measure(&options, &mut Watch::new(&mut bar, &interrupt))?;
     output::done(&result, &Views::default(), out)
 }

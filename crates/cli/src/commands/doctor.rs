@@ -6,7 +6,7 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
-use vmeter_lab::bench::bench;
+use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::doctor::{aa, DoctorReport};
 use vmeter_lab::Shown;
 use vmeter_model::result::CheckStatus;
@@ -37,8 +37,8 @@ pub struct Doctor {
 const AA_RUNS: u32 = 20;
 
 /// A machine against itself.
-fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
-    let spec = MachineSpec { vmm: arguments.vmm.clone(), ..MachineSpec::default() };
+fn against_itself(arguments: Doctor, out: &Output) -> anyhow::Result<Status> {
+    let spec = MachineSpec { vmm: arguments.vmm, ..MachineSpec::default() };
     let machines = ["one", "the same"].map(|label| (label.to_owned(), spec.clone()));
     let runs = RunOptions {
         runs: Some(arguments.runs.unwrap_or(AA_RUNS)),
@@ -48,7 +48,8 @@ fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let mut result = bench(&machines, None, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    let options = BenchOptions { machines: machines.into(), detect: None, runs };
+    let mut result = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     result.hints.clear();
     result.said.extend(aa::says(&result));
     output::done(&Shown(result), &Views::default(), out)
@@ -58,7 +59,7 @@ fn against_itself(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
 ///
 /// # Errors
 /// An export that cannot be written.
-pub fn run(arguments: &Doctor, out: &Output) -> anyhow::Result<Status> {
+pub fn run(arguments: Doctor, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "doctor")?;
     if arguments.aa {
         return against_itself(arguments, out);

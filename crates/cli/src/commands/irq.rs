@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
-use vmeter_irq::{measure, Asked, FitRange, Options, Strategy};
+use vmeter_irq::{measure, Asked, FitRange, IrqOptions, Options, Strategy};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Views, Watch};
 
@@ -74,10 +74,10 @@ pub fn run(arguments: Irq, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "irq")?;
     let asked = arguments.asked()?;
     let given = arguments.given(&asked)?;
-    let runs = arguments.runs.options()?;
+    let options = IrqOptions { asked, given, runs: arguments.runs.options()? };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let result = measure(&asked, &given, &runs, &mut Watch::new(&mut bar, &interrupt))?;
+    let result = measure(&options, &mut Watch::new(&mut bar, &interrupt))?;
     output::done(&result, &Views::default(), out)
 }
 

@@ -1,4 +1,8 @@
-//! The commands, one file each.
+//! The commands: one file each, and an entry in the list of [`Command`] in the order of the help.
+
+use crate::output::Output;
+use crate::Status;
+use clap::Subcommand;
 
 pub mod appliance;
 pub mod bench;
@@ -21,3 +25,76 @@ pub mod shim;
 pub mod show;
 pub mod sweep;
 pub mod trace;
+
+/// Makes the enum of commands, each `Variant(module::Arguments)`, and runs `module::run`.
+macro_rules! commands {
+    ($($(#[$meta:meta])* $variant:ident($module:ident::$arguments:ident),)*) => {
+        /// The commands.
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($(#[$meta])* $variant($module::$arguments),)*
+        }
+
+        impl Command {
+            /// Carries the command out.
+            ///
+            /// # Errors
+            /// As the command's own `run`.
+            pub fn run(self, out: &Output) -> anyhow::Result<Status> {
+                match self {
+                    $(Command::$variant(arguments) => $module::run(arguments, out),)*
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    /// Boot a machine several times and account for every millisecond.
+    Boot(boot::Boot),
+    /// Time whole boots with nothing attached, and compare machines.
+    Bench(bench::Bench),
+    /// Show how each phase grows with a setting, and where it jumps.
+    Sweep(sweep::Sweep),
+    /// Find which commit of a git range made it slower.
+    Range(range::Range),
+    /// Measure the known causes of a slow boot.
+    Findings(findings::Findings),
+    /// Compare two saved runs.
+    Diff(diff::Diff),
+    /// Join the shards of a sweep or a range.
+    Merge(merge::Merge),
+    /// List, compare, remove and export saved runs.
+    #[command(subcommand)]
+    Runs(runs::Runs),
+    /// Read the boot of a running VM from its RAM, and follow its log.
+    Look(look::Look),
+    /// Record each VM that libvirt or a script starts, without root.
+    #[command(subcommand, long_about = shim::ABOUT)]
+    Shim(shim::Shim),
+    /// Show a saved run again.
+    Show(show::Show),
+    /// Write a saved run as HTML, JSON, CSV, Markdown or Perfetto.
+    Report(report::Report),
+    /// Show what memory the guest and the VMM use.
+    Memory(memory::Memory),
+    /// Measure what each way of harvesting dirty pages costs.
+    Dirty(dirty::Dirty),
+    /// Measure live migrations and their downtime by dirty rate.
+    Migrate(migrate::Migrate),
+    /// Measure what setting up MSI-X vectors costs.
+    Irq(irq::Irq),
+    /// Say why it is slow: a chain of causes from traces.
+    Explain(explain::Explain),
+    /// Record, count, print and convert traces.
+    #[command(subcommand)]
+    Trace(trace::Trace),
+    /// Fetch, list and build kernels.
+    #[command(subcommand)]
+    Kernel(kernel::Kernel),
+    /// Build the initramfs that vmeter boots.
+    #[command(subcommand)]
+    Appliance(appliance::Appliance),
+    /// Say what this host can measure, and how to fix the rest.
+    Doctor(doctor::Doctor),
+}

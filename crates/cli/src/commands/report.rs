@@ -1,7 +1,7 @@
 //! `vmeter report RUN -o FILE`.
 
 use crate::commands::runs::folder_of;
-use crate::output;
+use crate::output::{self, Output};
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
@@ -24,9 +24,9 @@ pub struct Report {
 ///
 /// # Errors
 /// An unknown ending, a folder that holds no session, a file that cannot be written.
-pub fn run(arguments: &Report) -> anyhow::Result<Status> {
-    let path = &arguments.output_file;
-    let format = vmeter_render::by_extension(path).ok_or_else(|| {
+pub fn run(arguments: Report, _: &Output) -> anyhow::Result<Status> {
+    let Report { run, output_file: path } = arguments;
+    let format = vmeter_render::by_extension(&path).ok_or_else(|| {
         let known: Vec<&str> = OUTPUTS.iter().flat_map(|o| o.extensions()).copied().collect();
         usage(format!(
             "{}: its ending names no format; the endings are .{}",
@@ -34,9 +34,9 @@ pub fn run(arguments: &Report) -> anyhow::Result<Status> {
             known.join(", .")
         ))
     })?;
-    let target = Target::File(path.clone());
+    let target = Target::File(path);
     output::check_target(&target)?;
-    let answer = kinds::answer(&folder_of(&arguments.run))?;
+    let answer = kinds::answer(&folder_of(&run))?;
     let exported =
         vmeter_render::export(format, &target, answer.report(&Views::default()).as_ref());
     exported.map_err(|error| match error {

@@ -1,6 +1,6 @@
 //! `vmeter shim`.
 
-use crate::output;
+use crate::output::{self, Output};
 use crate::progress::Bar;
 use crate::Status;
 use anyhow::Result;
@@ -81,7 +81,7 @@ pub struct Follow {
 ///
 /// # Errors
 /// A place that is taken; no shim; any error of the file system.
-pub fn run(arguments: Shim) -> Result<Status> {
+pub fn run(arguments: Shim, _: &Output) -> Result<Status> {
     match arguments {
         Shim::Install(Install { real, file, records, until, matching }) => {
             let options = InstallOptions { real, file, records, until, matching };

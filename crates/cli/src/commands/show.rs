@@ -26,12 +26,13 @@ pub struct Show {
 ///
 /// # Errors
 /// A folder that holds none, or none that can be read.
-pub fn run(arguments: &Show, out: &Output) -> anyhow::Result<Status> {
+pub fn run(arguments: Show, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
-    let folder = match &arguments.run {
-        Some(run) => folder_of(run),
+    let Show { run, mark, views } = arguments;
+    let folder = match run {
+        Some(run) => folder_of(&run),
         None => vmeter_session::latest()?,
     };
-    output::show(kinds::marked(&folder, &arguments.mark)?.as_ref(), &arguments.views.into(), out)?;
+    output::show(kinds::marked(&folder, &mark)?.as_ref(), &views.into(), out)?;
     Ok(Status::Good)
 }

@@ -68,7 +68,7 @@ fn measure() {
 fn cost(lab: &Lab, arguments: &[&str]) -> Cost {
     let own = std::env::current_exe().expect("this test");
     let ran = std::process::Command::new(own)
-        .args(["--exact", "measure", "--nocapture"])
+        .args(["--exact", "bombs::measure", "--nocapture"])
         .env(MEASURED, arguments.join("\n"))
         .env("XDG_STATE_HOME", lab.folder.path())
         .env("TMPDIR", lab.folder.path())

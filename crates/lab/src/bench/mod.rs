@@ -2,18 +2,19 @@
 
 pub mod report;
 
-use crate::blocks::{blocks, ByBlock};
+use crate::blocks::{blocks, in_blocks, runs_each, ByBlock};
 use crate::booter::Recorder;
 use crate::boots::Boots;
 use crate::compare::{against_the_first, needed_runs, too_few, Compared, Sampled};
 use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
-use crate::looks::Asked;
-use crate::prepare::{check_same, prepare, Prepared};
+use crate::looks::Repeats;
+use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use crate::steady;
 use anyhow::Result;
 use report::BenchReport;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::result::{BenchMachine, BenchResult, FailedRun};
@@ -22,13 +23,11 @@ use vmeter_model::run::{
 };
 use vmeter_model::time::seconds;
 use vmeter_model::{Cause, MachineSpec};
-use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{
-    begin, cache_dir, envelope, execute, record, resumed, Given, RunOptions, Session, Watch,
-};
-use vmeter_session::{Answer, Experiment, Views};
+use vmeter_session::NOT_CUT;
+use vmeter_session::{cache_dir, carry_out, envelope, Given, Measurement};
+use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
 use vmeter_stats::{estimate, outliers, Verdict};
 
 const KIND: &str = "bench";
@@ -41,19 +40,129 @@ fn default_runs(machines: usize) -> u32 {
     DEFAULT_RUNS.max(u32::try_from(needed_runs(machines)).unwrap_or(u32::MAX))
 }
 
+/// What to time.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// Machines with their labels, the baseline first.
+    pub machines: Vec<(String, MachineSpec)>,
+    /// The difference, %, that the runs are to find.
+    pub detect: Option<f64>,
+    /// How runs are repeated.
+    pub runs: RunOptions,
+}
+
+/// What a session of its own is begun with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    #[serde(default)]
+    machines: Vec<(String, MachineSpec)>,
+    #[serde(flatten)]
+    repeats: Repeats,
+}
+
+impl Config {
+    fn runs(&self, machines: usize) -> u32 {
+        self.repeats.planned(default_runs(machines))
+    }
+}
+
 /// Times machines against the first of them.
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn bench(
-    machines: &[(String, MachineSpec)],
-    detect: Option<f64>,
-    options: &RunOptions,
-    watch: &mut Watch<'_>,
-) -> Result<BenchResult> {
-    if detect.is_some() && machines.len() < 2 && options.resume.is_none() {
+pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<BenchResult> {
+    if options.detect.is_some() && options.machines.len() < 2 && options.runs.resume.is_none() {
         return Err(usage("--detect: a difference to what? --vs SPEC, another machine"));
     }
+    result(&carry_out(options, watch)?)
+}
+
+impl Measurement for BenchOptions {
+    type Planned = PlannedRun;
+    type Config = Config;
+    type Runner = Boots<Recorder>;
+
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn options(&self) -> &RunOptions {
+        &self.runs
+    }
+
+    fn config(&self) -> Result<Config> {
+        distinct(&self.machines)?;
+        let repeats = Repeats::of(&self.runs, self.detect);
+        Ok(Config { machines: self.machines.clone(), repeats })
+    }
+
+    fn note_given(&self, begun: &Config, given: &mut Given) {
+        given.machines("--vs", &self.machines, &begun.machines);
+        given.option("--detect", self.detect.map(Some), begun.repeats.detect);
+    }
+
+    fn grow(&self, config: &mut Config) {
+        config.repeats.grow(&self.runs);
+    }
+
+    fn prepare(
+        &self,
+        config: &mut Config,
+        record: &SessionRecord,
+        _: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+        let saved = record.machines.iter().map(|m| (m.label.clone(), m.spec.clone()));
+        let machines = match record.machines.is_empty() {
+            true => config.machines.clone(),
+            false => saved.collect(),
+        };
+        let one = |(label, spec): &(String, MachineSpec)| {
+            prepare(label, spec, &cache_dir()?).map_err(|error| match machines.len() {
+                0 | 1 => error,
+                _ => error.context(format!(
+                    "the machine {label:?}, made of the options outside of --vs and those inside"
+                )),
+            })
+        };
+        let prepared: Result<Vec<Prepared>> = machines.iter().map(one).collect();
+        Recorder::of(prepared?, record.pin.as_deref()).map(Recorder::ready)
+    }
+
+    fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {
+        let machines = record.machines.len();
+        let amount = (config.repeats.warmups(), config.runs(machines));
+        record.plan = in_blocks(machines, amount, record.seed, |_| WatchLevel::None);
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        _: &mut Config,
+        _: &mut Boots<Recorder>,
+        session: &mut Session,
+        watch: &mut Watch<'_>,
+    ) -> Result<()> {
+        let record = &session.record;
+        if let Some(few) = too_few(runs_each(&record.plan), record.machines.len()) {
+            watch.progress.warn(&few);
+        }
+        Ok(())
+    }
+
+    fn extend(&self, config: &mut Config, session: &Session) -> Result<bool> {
+        let (finished, _) = session.finished()?;
+        let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
+        let machines = machines(session, &records);
+        let failed = records.iter().any(|run| run.outcome != Outcome::Done);
+        Ok(config.repeats.look(&machines, runs_each(&session.record.plan), failed))
+    }
+}
+
+/// Refuses two machines of one label.
+///
+/// # Errors
+/// Class usage.
+pub(crate) fn distinct(machines: &[(String, MachineSpec)]) -> Result<()> {
     for (i, (label, _)) in machines.iter().enumerate() {
         if machines.iter().take(i).any(|(other, _)| other == label) {
             return Err(usage(format!(
@@ -61,86 +170,7 @@ pub fn bench(
             )));
         }
     }
-    // Machines are worked out before the folder is made: a typo leaves none behind.
-    let saved = resumed(KIND, options, watch, |session, given| {
-        note_given(machines, session, given);
-        given.option("--detect", detect.map(Some), asked(session)?.detect);
-        Ok(())
-    })?;
-    let one = |label: &str, spec: &MachineSpec| {
-        prepare(label, spec, &cache_dir()?).map_err(|error| match machines.len() {
-            0 | 1 => error,
-            _ => error.context(format!("the machine {label:?}, which is what stands outside of --vs and what its own --vs says")),
-        })
-    };
-    let prepared: Result<Vec<Prepared>> = match &saved {
-        Some(session) => session.record.machines.iter().map(|m| one(&m.label, &m.spec)).collect(),
-        None => machines.iter().map(|(label, spec)| one(label, spec)).collect(),
-    };
-    let prepared = prepared?;
-    saved.as_ref().map_or(Ok(()), |session| check_same(session, &prepared))?;
-    let described: Vec<_> = prepared.iter().map(|p| p.session.clone()).collect();
-    let mut session = match saved {
-        Some(session) => session,
-        None => {
-            let machines = described.clone();
-            let asked = Asked { detect, ..Asked::default() };
-            let runs = detect.map(|_| asked.first(options.runs) as u32).or(options.runs);
-            let asked = serde_json::to_value(asked)?;
-            let record = SessionRecord { machines, asked, ..record(KIND, options) };
-            // Saved with its plan, or not at all.
-            let options = &RunOptions { runs, ..options.clone() };
-            let plan = lengthened(&record, Path::new(""), options)?;
-            begin(SessionRecord { plan, ..record }, options, watch)?
-        }
-    };
-    session.record.machines = described;
-    let mut asked = asked(&session)?;
-    if asked.detect.is_none() {
-        session.record.plan = lengthened(&session.record, &session.dir, options)?;
-    }
-    session.save()?;
-    if let Some(few) = too_few(runs_each(&session), session.record.machines.len()) {
-        watch.progress.warn(&few);
-    }
-    let pin = session.record.pin.as_deref().or(options.pin.as_deref());
-    let recorder = Recorder::of(prepared, pin)?;
-    loop {
-        execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
-        let more = looked(&session, &mut asked, options.runs)?;
-        session.record.asked = serde_json::to_value(&asked)?;
-        if let Some(runs) = more {
-            let runs = u32::try_from(runs).ok();
-            let options = &RunOptions { runs, warmup: None, ..options.clone() };
-            session.record.plan = lengthened(&session.record, &session.dir, options)?;
-        }
-        session.save()?;
-        if more.is_none() {
-            return result(&session);
-        }
-    }
-}
-
-/// What a session of its own keeps besides machines and plan; an older one keeps nothing.
-fn asked(session: &Session) -> Result<Asked> {
-    if session.record.asked.is_null() {
-        return Ok(Asked::default());
-    }
-    session.asked()
-}
-
-/// Measured runs of each machine that are planned.
-fn runs_each(session: &Session) -> usize {
-    session.record.plan.iter().filter(|p| p.machine == 0 && !p.warmup).count()
-}
-
-/// Looks at the runs; how many there must be at the next look, if there is to be one.
-fn looked(session: &Session, asked: &mut Asked, most: Option<u32>) -> Result<Option<usize>> {
-    let (finished, _) = session.finished()?;
-    let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
-    let machines = machines(session, &records);
-    let failed = records.iter().any(|run| run.outcome != Outcome::Done);
-    Ok(asked.look(&machines, (runs_each(session), most), failed))
+    Ok(())
 }
 
 /// Refuses a gate that these runs could not decide, before anything is booted.
@@ -166,47 +196,6 @@ pub fn gates(result: &BenchResult, limit: &Limit) -> Vec<Gate> {
     gates
 }
 
-/// The machines beside `--resume`, and those of the session.
-fn note_given(machines: &[(String, MachineSpec)], session: &Session, given: &mut Given) {
-    let begun = &session.record.machines;
-    if let ([(_, base), ..], [first, ..]) = (machines, begun.as_slice()) {
-        given.fields(base, &first.spec);
-    }
-    if machines.len() > 1 {
-        let labels = machines.iter().map(|(label, _)| label);
-        given.option("--vs", Some(true), labels.eq(begun.iter().map(|m| &m.label)));
-    }
-}
-
-/// The session's plan, or a longer one if more runs are asked for than it has.
-fn lengthened(record: &SessionRecord, dir: &Path, options: &RunOptions) -> Result<Vec<PlannedRun>> {
-    let begun = &record.plan;
-    let machines = record.machines.len();
-    let each =
-        |warmup: bool| begun.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count() as u32;
-    let (had_warmups, had_runs) = if begun.is_empty() {
-        (options.warmups(), default_runs(machines))
-    } else {
-        (each(true), each(false))
-    };
-    let warmups = options.warmup.unwrap_or(had_warmups) as usize;
-    let runs = options.runs.unwrap_or(had_runs);
-    let slots = vmeter_stats::plan(machines, warmups, runs as usize, record.seed);
-    let watch = WatchLevel::None;
-    let planned =
-        |slot: vmeter_stats::Slot| PlannedRun { machine: slot.machine, warmup: slot.warmup, watch };
-    let wanted: Vec<PlannedRun> = slots.into_iter().map(planned).collect();
-    if wanted.starts_with(begun) {
-        return Ok(wanted);
-    }
-    Err(usage(format!(
-        "{} was begun with {} and {} of each machine: resume it with more --runs, or without --runs and --warmup",
-        dir.display(),
-        plural(had_runs.into(), "run"),
-        plural(had_warmups.into(), "warm-up")
-    )))
-}
-
 /// The result of a saved bench.
 ///
 /// # Errors
@@ -230,7 +219,9 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
     let sampled = self::machines(session, &records);
-    warnings.extend(asked(session)?.fell_short(&sampled, &comparisons, runs_each(session)));
+    let repeats = session.asked::<Config>()?.repeats;
+    let runs = runs_each(&session.record.plan);
+    warnings.extend(repeats.fell_short(&sampled, &comparisons, runs));
     let of = machines.len();
     for machine in &machines {
         let own: Vec<&RunRecord> = records.iter().filter(|r| r.label == machine.label).collect();
@@ -288,7 +279,7 @@ fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
 
 /// Each other machine against the first.
 fn comparisons(session: &Session, records: &[RunRecord]) -> Compared {
-    let rule = asked(session).unwrap_or_default().rule();
+    let rule = session.asked::<Config>().unwrap_or_default().repeats.rule();
     against_the_first(&machines(session, records), rule)
 }
 
@@ -328,6 +319,14 @@ impl Experiment for Kind {
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err(NOT_CUT)
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
     }
 }
 

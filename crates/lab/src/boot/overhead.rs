@@ -4,10 +4,9 @@
 //! every later boot can state it. No figure is ever scaled by it.
 
 use super::plan::Levels;
-use super::Asked;
-use crate::booter::Recorder;
-use crate::boots::{watched, Boots};
-use anyhow::Result;
+use super::Config;
+use crate::boots::watched;
+use crate::looks::Repeats;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use vmeter_base::{files, fnv};
@@ -15,7 +14,7 @@ use vmeter_model::result::Overhead;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, OverheadVerdict};
-use vmeter_session::{execute, state_dir, SavedRun, Session, Watch};
+use vmeter_session::{state_dir, SavedRun, Session, Watch};
 use vmeter_stats::sequential::{Decision, OverheadRule};
 use vmeter_stats::{estimate, observations, paired_ratio, MeanRatio};
 
@@ -26,7 +25,7 @@ type Host = BTreeMap<String, serde_json::Value>;
 pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
-        let asked = Asked::of_session(session).ok().and_then(|asked| asked.runs);
+        let asked = session.asked::<Config>().ok().and_then(|config| config.repeats.runs);
         let design = Design::new(levels_of(plan), asked);
         return Some(summarised(finished, &design, &session.record.started_at));
     }
@@ -253,15 +252,19 @@ impl Design {
     }
 }
 
-/// Watched and unwatched boots in turn, until the pairs say whether the bound holds.
-pub(super) fn measure(
-    session: &mut Session,
-    recorder: &Recorder,
-    levels: Levels,
-    asked: Asked,
-    watch: &mut Watch<'_>,
-) -> Result<()> {
-    let design = Design::new(levels, asked.runs);
+/// Watched and unwatched boots in turn, until the next look at their pairs.
+pub(super) fn plan(levels: Levels, repeats: &Repeats, seed: u64) -> Vec<PlannedRun> {
+    let design = Design::new(levels, repeats.runs);
+    let warmups = (repeats.warmups() as usize).max(usize::from(levels.counts_apart()));
+    let mut whole = design.plan(warmups, seed);
+    let (first, _) = design.looks();
+    whole.truncate(per_block(levels) as usize * (warmups + repeats.next.unwrap_or(first)));
+    whole
+}
+
+/// Warns of pairs that can decide nothing.
+pub(super) fn warn_of_few(plan: &[PlannedRun], asked: Option<u32>, watch: &mut Watch<'_>) {
+    let design = Design::new(levels_of(plan), asked);
     if let Some(least) = design.rule.too_few() {
         watch.progress.warn(&format!(
             "{} pairs cannot decide whether watching costs at most {:.0} %, whatever they show: --runs {} or more can",
@@ -270,30 +273,28 @@ pub(super) fn measure(
             least * design.pairs
         ));
     }
-    let warmups = (asked.warmup.unwrap_or(1) as usize).max(usize::from(levels.counts_apart()));
-    let whole = design.plan(warmups, session.record.seed);
-    let per_block = per_block(levels);
-    let (mut look, _) = design.looks();
-    loop {
-        let length = (per_block as usize * (warmups + look)).min(whole.len());
-        session.record.plan = whole.get(..length).unwrap_or(&whole).to_vec();
-        session.save()?;
-        execute(session, &mut Boots(recorder), session.record.prepare.as_deref(), watch)?;
-        let (finished, _) = session.finished()?;
-        let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
-        let found = pairs(finished.iter().map(|(_, run)| run), levels.timed, per_block);
-        match design.decide(&walls(&found)) {
-            Decision::Continue { next_look } if !failed && next_look > look => look = next_look,
-            _ => {
-                let at = &session.record.started_at;
-                if let Some(machine) = session.record.machines.first().filter(|_| !failed) {
-                    let host = &session.record.host;
-                    remember(machine, host, &summarised(&finished, &design, at));
-                }
-                return Ok(());
-            }
+}
+
+/// True if the pairs do not yet say whether the bound holds, and more may. What they say in the
+/// end is kept for later boots.
+pub(super) fn extend(repeats: &mut Repeats, session: &Session, finished: &[SavedRun]) -> bool {
+    let levels = levels_of(&session.record.plan);
+    let design = Design::new(levels, repeats.runs);
+    let look = repeats.next.unwrap_or(design.looks().0);
+    let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
+    let runs = finished.iter().map(|(_, run)| run);
+    let found = pairs(runs, levels.timed, per_block(levels));
+    if let Decision::Continue { next_look } = design.decide(&walls(&found)) {
+        if !failed && next_look > look {
+            repeats.next = Some(next_look);
+            return true;
         }
     }
+    let record = &session.record;
+    if let Some(machine) = record.machines.first().filter(|_| !failed) {
+        remember(machine, &record.host, &summarised(finished, &design, &record.started_at));
+    }
+    false
 }
 
 #[cfg(test)]

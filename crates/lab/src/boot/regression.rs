@@ -76,7 +76,7 @@ pub(super) fn beside(
     finished: &[SavedRun],
 ) -> Option<Result<Comparison, String>> {
     let machines = sides(session, finished)?;
-    let rule = super::Asked::of_session(session).unwrap_or_default().looks.rule();
+    let rule = session.asked::<super::Config>().unwrap_or_default().repeats.rule();
     let mut found = against_the_first(&machines, rule);
     if let Some(refused) = found.refused.pop() {
         return Some(Err(refused.why));

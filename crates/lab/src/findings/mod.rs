@@ -13,7 +13,7 @@ mod result;
 
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::prepare::{check_same, prepare, Prepared};
+use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use catalogue::{Finding, Own, CATALOGUE};
@@ -24,13 +24,14 @@ pub use result::result;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::findings::{FindingsResult, PlannedFinding};
-use vmeter_model::run::{Outcome, SessionRecord};
+use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, SessionRecord};
 use vmeter_model::{FindingVerdict, MachineSpec};
 use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, execute, record, resumed, RunOptions, Session, Watch};
-use vmeter_session::{Answer, Experiment, Views};
+use vmeter_session::NOT_CUT;
+use vmeter_session::{cache_dir, carry_out, Given, Measurement};
+use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
 
 const KIND: &str = "findings";
 
@@ -52,9 +53,9 @@ pub struct FindingsOptions {
     pub runs: RunOptions,
 }
 
-/// What a session of its own keeps besides machines and plan.
+/// What a session is begun with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub struct Config {
     /// Ids as they were given.
     ids: Vec<String>,
     /// The machine.
@@ -90,71 +91,103 @@ pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
 /// # Errors
 /// An id or a machine that is not valid, a host that can't boot it, an interruption.
 pub fn findings(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<FindingsResult> {
-    let saved = resumed(KIND, &options.runs, watch, |session: &Session, given| {
-        let begun: Asked = session.asked()?;
-        given.fields(&options.spec, &begun.spec);
-        let ids = (!options.ids.is_empty()).then(|| options.ids.clone());
-        given.option("findings", ids, begun.ids);
-        given.option("--runs", options.runs.runs, begun.runs);
-        given.option("--warmup", options.runs.warmup, begun.warmup);
-        given.option("--no-icount", options.no_icount.then_some(true), begun.no_icount);
-        Ok(())
-    })?;
-    let (session, prepared) = match saved {
-        Some(mut session) => {
-            let prepared = session.record.machines.iter().map(|m| one(&m.label, &m.spec));
-            let prepared = prepared.collect::<Result<Vec<_>>>()?;
-            check_same(&session, &prepared)?;
-            session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
-            (session, prepared)
-        }
-        None => begun(options, watch)?,
-    };
-    session.save()?;
-    let pin = session.record.pin.as_deref().or(options.runs.pin.as_deref());
-    let recorder = Recorder::of(prepared, pin)?;
-    execute(&session, &mut Boots(&recorder), session.record.prepare.as_deref(), watch)?;
-    result(&session)
+    result(&carry_out(options, watch)?)
 }
 
-/// Machines and plan are worked out before the folder is made: a typo leaves none behind.
-fn begun(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<(Session, Vec<Prepared>)> {
+impl Measurement for FindingsOptions {
+    type Planned = PlannedRun;
+    type Config = Config;
+    type Runner = Boots<Recorder>;
+
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn options(&self) -> &RunOptions {
+        &self.runs
+    }
+
+    fn config(&self) -> Result<Config> {
+        Ok(Config {
+            ids: self.ids.clone(),
+            spec: self.spec.clone(),
+            no_icount: self.no_icount,
+            runs: self.runs.runs.unwrap_or(DEFAULT_RUNS),
+            warmup: self.runs.warmups(),
+            ..Config::default()
+        })
+    }
+
+    fn note_given(&self, begun: &Config, given: &mut Given) {
+        given.fields(&self.spec, &begun.spec);
+        let ids = (!self.ids.is_empty()).then(|| self.ids.clone());
+        given.option("findings", ids, begun.ids.clone());
+        given.option("--runs", self.runs.runs, begun.runs);
+        given.option("--warmup", self.runs.warmup, begun.warmup);
+        given.option("--no-icount", self.no_icount.then_some(true), begun.no_icount);
+    }
+
+    /// The machines in virtual time are booted last, so nothing can follow.
+    fn grow(&self, _: &mut Config) {}
+
+    fn prepare(
+        &self,
+        config: &mut Config,
+        record: &SessionRecord,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+        let machines = match record.machines.as_slice() {
+            [] => chosen_machines(config, &self.runs, watch)?,
+            saved => saved.iter().map(|m| (m.label.clone(), m.spec.clone())).collect(),
+        };
+        let prepared = machines.iter().map(|(label, spec)| one(label, spec));
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        Recorder::of(prepared, record.pin.as_deref()).map(Recorder::ready)
+    }
+
+    fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {
+        let timed = config.timed as usize;
+        let exact = record.machines.len().saturating_sub(timed);
+        record.plan = plan::runs(timed, exact, config.warmup, config.runs, record.seed);
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        config: &mut Config,
+        _: &mut Boots<Recorder>,
+        session: &mut Session,
+        watch: &mut Watch<'_>,
+    ) -> Result<()> {
+        let left = session.record.plan.len().saturating_sub(session.finished()?.0.len());
+        watch.progress.say(&how_long(left, config.timed as usize, &config.spec));
+        Ok(())
+    }
+}
+
+/// The machines of the findings that were asked for; those in virtual time follow the others.
+fn chosen_machines(
+    config: &mut Config,
+    options: &RunOptions,
+    watch: &mut Watch<'_>,
+) -> Result<Vec<(String, MachineSpec)>> {
     let cache = cache_dir()?;
-    let chosen = chosen(&options.ids)?;
-    let base = one(BASELINE, &options.spec)?;
-    let runs = options.runs.runs.unwrap_or(DEFAULT_RUNS);
-    let warmup = options.runs.warmups();
+    let chosen = chosen(&config.ids)?;
+    let base = one(BASELINE, &config.spec)?;
     watch.progress.note("making what the findings need");
-    let Menu { timed, exact, findings, printing } = if options.spec.command.is_empty() {
-        let kitchen = Kitchen { cache: &cache, base: &options.spec };
-        let exact = !options.no_icount && base.is_slowed_by_counting();
+    let Menu { mut timed, exact, findings, printing } = if config.spec.command.is_empty() {
+        let kitchen = Kitchen { cache: &cache, base: &config.spec };
+        let exact = !config.no_icount && base.is_slowed_by_counting();
         plan::of_options(&chosen, &kitchen, exact)
     } else {
-        plan::of_own(&chosen, &options.spec, &base.machine)
+        plan::of_own(&chosen, &config.spec, &base.machine)
     };
-    options.runs.check_size(timed.len())?;
-    let prepared = timed.iter().chain(&exact).map(|(label, spec)| one(label, spec));
-    let prepared = prepared.collect::<Result<Vec<_>>>()?;
-    let seed = options.runs.order();
-    let plan = plan::runs(timed.len(), exact.len(), warmup, runs, seed);
-    watch.progress.say(&how_long(plan.len(), timed.len(), &options.spec));
-    let asked = Asked {
-        ids: options.ids.clone(),
-        spec: options.spec.clone(),
-        no_icount: options.no_icount,
-        runs,
-        warmup,
-        timed: timed.len() as u32,
-        findings,
-        printing,
-    };
-    let record = SessionRecord {
-        machines: prepared.iter().map(|p| p.session.clone()).collect(),
-        asked: serde_json::to_value(asked)?,
-        plan,
-        ..record(KIND, &options.runs)
-    };
-    Ok((begin(record, &options.runs, watch)?, prepared))
+    options.check_size(timed.len())?;
+    config.timed = timed.len() as u32;
+    config.findings = findings;
+    config.printing = printing;
+    timed.extend(exact);
+    Ok(timed)
 }
 
 /// The findings with these ids; all if there are none.
@@ -213,6 +246,14 @@ impl Experiment for Kind {
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+    }
+
+    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+        Err(NOT_CUT)
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
     }
 }
 

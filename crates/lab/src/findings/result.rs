@@ -5,7 +5,7 @@ use super::blocks::{self, Booted};
 use super::catalogue::{self, Finding};
 use super::gate::{decide, Boot, Decision, Question, PART_MATTERS_S};
 use super::plan::BASELINE;
-use super::{consoles, Asked};
+use super::{consoles, Config};
 use crate::ends::Ends;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -30,18 +30,18 @@ const EXITS: &str = "exits";
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn result(session: &Session) -> Result<FindingsResult> {
-    let asked: Asked = session.asked()?;
-    let (booted, mut warnings) = blocks::of(session, asked.timed)?;
+    let config: Config = session.asked()?;
+    let (booted, mut warnings) = blocks::of(session, config.timed)?;
     if booted.is_empty() {
         return Err(session.no_runs(&warnings));
     }
     let (all, _) = session.finished()?;
     warnings.extend(crate::missing::warning(session, &all));
     let all = Runs { booted: &booted };
-    let rows = all.rows(&asked);
-    let consoles = all.consoles(&asked);
-    warnings.extend(all.silent(&asked));
-    let own = !asked.spec.command.is_empty();
+    let rows = all.rows(&config);
+    let consoles = all.consoles(&config);
+    warnings.extend(all.silent(&config));
+    let own = !config.spec.command.is_empty();
     let baseline: Vec<f64> = all.of(BASELINE).values().map(|boot| boot.total).collect();
     let begin = booted.iter().map(|one| one.span_ns.0).min().unwrap_or(0);
     let end = booted.iter().map(|one| one.span_ns.1).max().unwrap_or(0);
@@ -51,7 +51,7 @@ pub fn result(session: &Session) -> Result<FindingsResult> {
         machine: machine.cloned().unwrap_or_default(),
         own,
         baseline: (!baseline.is_empty()).then(|| estimate(&baseline)),
-        console_share: all.console_share(&asked, &consoles),
+        console_share: all.console_share(&config, &consoles),
         consoles,
         boots: booted.len(),
         took_s: seconds(end - begin),
@@ -87,7 +87,7 @@ fn hints(result: &FindingsResult) -> Vec<String> {
     diff.into_iter().chain([long]).collect()
 }
 
-/// The boots of a session, to be asked.
+/// The boots of a session, to compare.
 struct Runs<'a> {
     booted: &'a [Booted],
 }
@@ -123,9 +123,9 @@ impl<'a> Runs<'a> {
         (!each.is_empty()).then(|| estimate_signed(&each))
     }
 
-    fn rows(&self, asked: &Asked) -> Vec<FindingRow> {
+    fn rows(&self, config: &Config) -> Vec<FindingRow> {
         let contrasts: Vec<&PlannedContrast> =
-            asked.findings.iter().flat_map(|finding| &finding.contrasts).collect();
+            config.findings.iter().flat_map(|finding| &finding.contrasts).collect();
         let paired: Vec<Paired<'a>> = contrasts.iter().map(|c| self.paired(c)).collect();
         let questions: Vec<Question<'_>> = paired
             .iter()
@@ -142,7 +142,7 @@ impl<'a> Runs<'a> {
             .zip(&paired)
             .map(|((contrast, decision), pair)| self.contrast(contrast, decision, pair));
         let mut rows = Vec::new();
-        for planned in &asked.findings {
+        for planned in &config.findings {
             let own = decided.by_ref().take(planned.contrasts.len()).collect();
             rows.push(self.row(planned, own));
         }
@@ -312,10 +312,10 @@ impl<'a> Runs<'a> {
         Some(format!("{label} does not boot to its end here: {text}"))
     }
 
-    fn consoles(&self, asked: &Asked) -> Vec<ConsoleCost> {
+    fn consoles(&self, config: &Config) -> Vec<ConsoleCost> {
         let silent = self.counts(BASELINE);
         let mut printed = Vec::new();
-        for label in &asked.printing {
+        for label in &config.printing {
             let (boots, counts) = (self.of(label), self.counts(label));
             printed.extend(boots.iter().filter_map(|(block, boot)| {
                 let counts = counts.get(block)?;
@@ -327,16 +327,16 @@ impl<'a> Runs<'a> {
     }
 
     /// Machines that print and never got to their end: what was not measured, and why.
-    fn silent(&self, asked: &Asked) -> Vec<String> {
+    fn silent(&self, config: &Config) -> Vec<String> {
         let ended = |label: &&String| self.of(label).is_empty();
-        asked.printing.iter().filter(ended).filter_map(|label| self.failure(label)).collect()
+        config.printing.iter().filter(ended).filter_map(|label| self.failure(label)).collect()
     }
 
     /// Of the boot that prints its whole log.
-    fn console_share(&self, asked: &Asked, costs: &[ConsoleCost]) -> Option<ConsoleShare> {
+    fn console_share(&self, config: &Config, costs: &[ConsoleCost]) -> Option<ConsoleShare> {
         let cost = consoles::of_log(costs)?;
         let verbose =
-            asked.findings.iter().find(|finding| finding.id == registry::CONSOLE_LOG.id)?;
+            config.findings.iter().find(|finding| finding.id == registry::CONSOLE_LOG.id)?;
         let label = &verbose.contrasts.first()?.with;
         let own = self.booted.iter().filter(|one| one.label == *label && one.is_done());
         let known: Vec<(f64, f64)> = own

@@ -2,7 +2,7 @@
 
 use super::guest::{meminfo, GuestMemory};
 use super::moments::Stage;
-use super::Asked;
+use super::Config;
 use crate::words::ended_text;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ impl VmmFigures {
 /// # Errors
 /// When the session's folder cannot be read, or holds no finished run.
 pub fn result(session: &Session) -> Result<MemoryResult> {
-    let asked: Asked = session.asked()?;
+    let config: Config = session.asked()?;
     let (finished, mut warnings) = session.finished()?;
     if finished.is_empty() {
         return Err(session.no_runs(&warnings));
@@ -168,7 +168,7 @@ pub fn result(session: &Session) -> Result<MemoryResult> {
     let hints = hints(&machines);
     Ok(MemoryResult {
         envelope: envelope::envelope(&session.record),
-        read_mib: asked.read_mib,
+        read_mib: config.read_mib,
         machines,
         warnings,
         hints,

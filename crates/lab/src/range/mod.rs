@@ -313,6 +313,10 @@ impl Experiment for Kind {
     fn cut(&self) -> Result<&dyn Cut, &'static str> {
         Ok(self)
     }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
+    }
 }
 
 impl Cut for Kind {

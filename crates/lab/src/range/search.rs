@@ -29,7 +29,6 @@ pub(super) struct Search<'a> {
     record: &'a RangeRecord,
     builds: Builds<'a>,
     booter: Recorder,
-    prepare: Option<String>,
     /// The session's machine of each commit's builds that have one.
     machines: BTreeMap<(usize, u32), usize>,
     /// The booter's machine of each of the session's that was prepared.
@@ -50,7 +49,6 @@ impl<'a> Search<'a> {
         let pin = session.record.pin.as_deref().or(options.runs.pin.as_deref());
         let mut search = Search {
             booter: Recorder::of(Vec::new(), pin)?,
-            prepare: session.record.prepare.clone().or(options.runs.prepare.clone()),
             session,
             record,
             builds,
@@ -451,9 +449,8 @@ impl<'a> Search<'a> {
         let Some(machine) = self.machine(of, watch)? else { return Ok(()) };
         let slot = *self.prepared.get(&machine).context("a machine that was not prepared")?;
         let booter = Slotted { recorder: &self.booter, slot };
-        let prepare = self.prepare.as_deref();
         let mut boots = Boots(&booter);
-        let run = one_run(&self.session, &mut boots, prepare, number, &planned, watch)?;
+        let run = one_run(&self.session, &mut boots, number, &planned, watch)?;
         watch.progress.run(&run.label, &boots.said(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);

@@ -58,7 +58,7 @@ fn save(shim: &Shim, executed: &Executed, watch: &mut Watch<'_>) -> Result<()> {
     options.save = Some(records::begin(shim, &record.started_at, executed.pid)?);
     let session = begin(record, &options, watch)?;
     let follows = Follows { executed, until, cache };
-    execute(&session, &mut Boots(&follows), None, watch).inspect_err(|_| session.abandon())
+    execute(&session, &mut Boots(&follows), watch).inspect_err(|_| session.abandon())
 }
 
 struct Follows<'a> {

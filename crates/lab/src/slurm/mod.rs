@@ -91,9 +91,7 @@ pub fn sweep(
     slurm: &SlurmOptions,
     watch: &mut Watch<'_>,
 ) -> Result<Merged> {
-    let given = crate::sweep::points_of(options)?;
-    let level = options.watch.unwrap_or_default();
-    let (record, parts) = points::cut(&given, level, &options.runs, slurm.shards)?;
+    let (record, parts) = points::cut(options, slurm.shards)?;
     let work = Work { record, parts, range: None };
     submit(work, &options.runs, slurm, watch)
 }

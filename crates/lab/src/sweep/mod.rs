@@ -28,7 +28,7 @@ use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
-use vmeter_session::{envelope, SavedRun, Session, Watch};
+use vmeter_session::{carry_out, envelope, SavedRun, Session, Watch};
 use vmeter_session::{Answer, Cut, Experiment, Views};
 use vmeter_stats::{estimate, Rule};
 
@@ -57,13 +57,7 @@ pub struct SweepOptions {
 /// A parameter or machine that is not valid, a host that can't boot it, a folder that
 /// can't be written, an interruption.
 pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResult> {
-    let points = if options.parameters.is_empty() && options.runs.resume.is_some() {
-        Vec::new()
-    } else {
-        points_of(options)?
-    };
-    let session = points::measure(&options.spec, &points, options.watch, &options.runs, watch)?;
-    result(&session)
+    result(&carry_out(options, watch)?)
 }
 
 /// The points that were asked for.
@@ -336,6 +330,10 @@ impl Experiment for Kind {
 
     fn cut(&self) -> Result<&dyn Cut, &'static str> {
         Ok(self)
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Ok(())
     }
 }
 

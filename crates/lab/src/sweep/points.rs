@@ -1,19 +1,23 @@
 //! Many machines measured in turn: the engine of a sweep, and of whatever else compares
 //! more machines than a bench does.
 
+use super::{points_of, SweepOptions};
+use crate::blocks::{in_blocks, runs_each};
 use crate::booter::Recorder;
-use crate::boots::{watched, BootRequest, Booter, Boots};
+use crate::boots::Boots;
 use crate::compare::{needed_runs, too_few};
-use crate::prepare::{check_same, prepare, Prepared};
-use crate::sweep::parameters::{filled, Point};
+use crate::looks::Repeats;
+use crate::prepare::{prepare, Prepared};
+use crate::sweep::parameters::Point;
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord, WatchLevel};
+use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, execute, record, run_prepare, RunOptions, Session, Watch};
+use vmeter_session::{cache_dir, record, Given, Measurement, RunOptions, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise or more are needed to compare
@@ -32,70 +36,116 @@ fn needed(prepared: &[Prepared]) -> Option<usize> {
 /// The command whose sessions these are.
 pub(super) const KIND: &str = "sweep";
 
-/// Boots every point as often as asked, interleaved, each run saved before the next; or
-/// goes on with a saved session, whose own points and plan then count. `spec` is the machine
-/// that the points change.
-///
-/// # Errors
-/// A machine that is not valid, a host that can't boot it, a folder that can't be written,
-/// an interruption (finished runs are saved).
-pub fn measure(
-    spec: &MachineSpec,
-    points: &[Point],
-    level: Option<WatchLevel>,
-    options: &RunOptions,
-    watch: &mut Watch<'_>,
-) -> Result<Session> {
-    let saved = vmeter_session::resumed(KIND, options, watch, |session: &Session, given| {
-        if let Some(first) = session.record.machines.first() {
-            given.fields(spec, &first.spec);
-        }
-        if let Some(begun) = watched(&session.record.plan) {
-            given.option("--watch", level, begun);
-        }
-        Ok(())
-    })?;
-    let begun_with = saved.as_ref().and_then(|session| watched(&session.record.plan));
-    let level = level.or(begun_with).unwrap_or_default();
-    let (session, prepared) = match saved {
-        Some(session) => resumed(session, points, level, options)?,
-        None => begun(points, level, options, watch)?,
-    };
-    session.save()?;
-    let pin = session.record.pin.as_deref().or(options.pin.as_deref());
-    let booter = PointBooter {
-        prepare: session.record.prepare.clone(),
-        parameters: session.record.machines.iter().map(|m| m.parameters.clone()).collect(),
-        recorder: Recorder::of(prepared, pin)?,
-    };
-    execute(&session, &mut Boots(&booter), None, watch)?;
-    Ok(session)
+/// What a session is begun with.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// The machine that the parameters change.
+    #[serde(default)]
+    spec: MachineSpec,
+    /// Labels of the points.
+    #[serde(default)]
+    points: Vec<String>,
+    /// `--watch`.
+    #[serde(default)]
+    watch: WatchLevel,
+    #[serde(flatten)]
+    repeats: Repeats,
 }
 
-/// Machines and plan are worked out before the folder is made, so that a typo leaves none
-/// behind.
-fn begun(
-    points: &[Point],
-    level: WatchLevel,
-    options: &RunOptions,
-    watch: &mut Watch<'_>,
-) -> Result<(Session, Vec<Prepared>)> {
-    let prepared = prepared(points)?;
-    let amounts = Amounts::of(&prepared, level, options);
-    let few = needed(&prepared).and_then(|_| too_few(amounts.runs, prepared.len()));
-    if let Some(few) = few.filter(|_| !amounts.all_virtual) {
-        watch.progress.warn(&few);
-    }
-    let (plan, shard) = match options.shard {
-        None => (plan(&prepared, level, options, options.order()), None),
-        Some(shard) => {
-            let (plan, mut parts) = sharded(&prepared, level, options, shard.of)?;
-            (plan, Some(parts.swap_remove(shard.index as usize - 1)))
+impl Config {
+    fn of(options: &SweepOptions, points: &[Point]) -> Self {
+        Config {
+            spec: options.spec.clone(),
+            points: points.iter().map(|point| point.label.clone()).collect(),
+            watch: options.watch.unwrap_or_default(),
+            repeats: Repeats::of(&options.runs, None),
         }
-    };
-    let machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let record = SessionRecord { machines, plan, shard, ..record(KIND, options) };
-    Ok((begin(record, options, watch)?, prepared))
+    }
+}
+
+impl Measurement for SweepOptions {
+    type Planned = PlannedRun;
+    type Config = Config;
+    type Runner = Boots<Recorder>;
+
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn options(&self) -> &RunOptions {
+        &self.runs
+    }
+
+    fn config(&self) -> Result<Config> {
+        Ok(Config::of(self, &points_of(self)?))
+    }
+
+    fn note_given(&self, begun: &Config, given: &mut Given) {
+        given.fields(&self.spec, &begun.spec);
+        given.option("--watch", self.watch, begun.watch);
+        given.option("--warmup", self.runs.warmup, begun.repeats.warmups());
+        let points = points_of(self).ok().map(|points| Config::of(self, &points).points);
+        given.option("-L and -P", points, begun.points.clone());
+    }
+
+    fn grow(&self, config: &mut Config) {
+        config.repeats.grow(&self.runs);
+    }
+
+    fn prepare(
+        &self,
+        config: &mut Config,
+        record: &SessionRecord,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+        let own = record.shard.as_ref().map(|own| own.shard);
+        if !record.machines.is_empty() && self.runs.shard.is_some() && self.runs.shard != own {
+            let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
+            return Err(usage(format!(
+                "--shard: the session is {what}: resume it without --shard"
+            )));
+        }
+        let prepared: Vec<Prepared> = if record.machines.is_empty() {
+            prepared(&points_of(self)?)?
+        } else {
+            let saved = record.machines.iter();
+            saved.map(|m| one(&m.label, &m.spec, &m.parameters)).collect::<Result<_>>()?
+        };
+        let amounts = Amounts::of(&prepared, config);
+        let few = needed(&prepared).and_then(|_| too_few(amounts.runs as usize, prepared.len()));
+        if let Some(few) = few.filter(|_| !amounts.all_virtual) {
+            watch.progress.warn(&few);
+        }
+        Recorder::of(prepared, record.pin.as_deref()).map(Recorder::ready)
+    }
+
+    fn plan(
+        &self,
+        config: &Config,
+        runner: &Boots<Recorder>,
+        record: &mut SessionRecord,
+    ) -> Result<()> {
+        let prepared = &runner.0.machines;
+        let amounts = Amounts::of(prepared, config);
+        if let Some(own) = &record.shard {
+            if amounts.runs as usize != runs_each(&record.plan) {
+                return Err(usage(format!(
+                    "--runs: the plan of shard {} is that of all shards: resume it without --runs",
+                    own.shard
+                )));
+            }
+            return Ok(());
+        }
+        match self.runs.shard.filter(|_| record.plan.is_empty()) {
+            None => lengthen(record, plan(prepared, &amounts, record.seed), &amounts),
+            Some(shard) => {
+                let (plan, mut parts) = sharded(prepared, &amounts, record.seed, shard.of)?;
+                record.plan = plan;
+                record.shard = Some(parts.swap_remove(shard.index as usize - 1));
+            }
+        }
+        Ok(())
+    }
 }
 
 fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
@@ -106,86 +156,29 @@ fn prepared(points: &[Point]) -> Result<Vec<Prepared>> {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, more shards than runs.
-pub(crate) fn cut(
-    points: &[Point],
-    watch: WatchLevel,
-    options: &RunOptions,
-    shards: u32,
-) -> Result<(SessionRecord, Vec<ShardPlan>)> {
-    let prepared = prepared(points)?;
-    let (plan, parts) = sharded(&prepared, watch, options, shards)?;
+pub(crate) fn cut(options: &SweepOptions, shards: u32) -> Result<(SessionRecord, Vec<ShardPlan>)> {
+    let points = points_of(options)?;
+    let prepared = prepared(&points)?;
+    let config = Config::of(options, &points);
+    let record = record(KIND, &options.runs);
+    let amounts = Amounts::of(&prepared, &config);
+    let (plan, parts) = sharded(&prepared, &amounts, record.seed, shards)?;
     let machines = prepared.into_iter().map(|p| p.session).collect();
-    Ok((SessionRecord { machines, plan, ..record(KIND, options) }, parts))
+    let asked = serde_json::to_value(config)?;
+    Ok((SessionRecord { machines, plan, asked, ..record }, parts))
 }
 
-fn resumed(
-    mut session: Session,
-    points: &[Point],
-    watch: WatchLevel,
-    options: &RunOptions,
-) -> Result<(Session, Vec<Prepared>)> {
-    let own = session.record.shard.as_ref().map(|own| own.shard);
-    if options.shard.is_some() && options.shard != own {
-        let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
-        return Err(usage(format!(
-            "{} is {what}: resume it without --shard",
-            session.dir.display()
-        )));
-    }
-    let machines = &session.record.machines;
-    let same = machines.iter().map(|m| &m.label).eq(points.iter().map(|p| &p.label));
-    if !points.is_empty() && !same {
-        return Err(usage(format!(
-            "{} has other points ({}): resume it without -L and -P, or begin anew without --resume",
-            session.dir.display(),
-            crate::diff::listed(machines.iter().map(|m| m.label.as_str()))
-        )));
-    }
-    let prepared: Result<Vec<Prepared>> =
-        machines.iter().map(|m| one(&m.label, &m.spec, &m.parameters)).collect();
-    let prepared = prepared?;
-    check_same(&session, &prepared)?;
-    session.record.machines = prepared.iter().map(|p| p.session.clone()).collect();
-    let seed = session.record.seed;
-    check_amounts(&session, &Amounts::of(&prepared, watch, options), options)?;
-    // A shard's plan is also that of the other shards, and stays.
-    if own.is_none() {
-        lengthen(&mut session.record, plan(&prepared, watch, options, seed), options.runs);
-    }
-    session.take_over()?;
-    Ok((session, prepared))
-}
-
-/// Refuses fewer runs than were planned, other warm-ups, and for a shard, whose plan is that
-/// of the others as well, any other amount.
-fn check_amounts(session: &Session, wanted: &Amounts, options: &RunOptions) -> Result<()> {
-    let record = &session.record;
-    let each =
-        |warmup: bool| record.plan.iter().filter(|p| p.machine == 0 && p.warmup == warmup).count();
-    let (warmups, runs) = (each(true), each(false));
-    let fewer = options.runs.is_some() && wanted.runs < runs;
-    let other = record.shard.is_some() && options.runs.is_some() && wanted.runs != runs;
-    let colder = options.warmup.is_some() && wanted.warmups != warmups && record.shard.is_none();
-    if record.plan.is_empty() || !(fewer || other || colder) {
-        return Ok(());
-    }
-    Err(usage(format!(
-        "{} was begun with {runs} runs and {warmups} warm-ups of each point: resume it with more --runs (not a shard), or without --runs and --warmup",
-        session.dir.display()
-    )))
-}
-
-/// Adds the blocks that `runs` asks for and the plan lacks. A plan that was cut into shards
-/// began in another order, which a longer one need not repeat.
-fn lengthen(record: &mut SessionRecord, wanted: Vec<PlannedRun>, runs: Option<u32>) {
-    if record.plan.is_empty() || runs.is_some() && wanted.starts_with(&record.plan) {
+/// Adds the blocks that are wanted and that the plan lacks. A plan that was cut into shards began
+/// in another order, which a longer one need not repeat; fewer runs are another plan.
+fn lengthen(record: &mut SessionRecord, wanted: Vec<PlannedRun>, amounts: &Amounts) {
+    let had = runs_each(&record.plan);
+    let fewer = (amounts.runs as usize) < had;
+    if record.plan.is_empty() || fewer || wanted.starts_with(&record.plan) {
         record.plan = wanted;
         return;
     }
-    let measured = record.plan.iter().filter(|planned| !planned.warmup).count();
-    let all = runs.unwrap_or(0) as usize * record.machines.len();
-    let more = wanted.len().saturating_sub(all.saturating_sub(measured));
-    record.plan.extend(wanted.into_iter().skip(more));
+    let more = (amounts.runs as usize - had) * record.machines.len();
+    record.plan.extend(wanted.into_iter().rev().take(more).collect::<Vec<_>>().into_iter().rev());
 }
 
 fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepared> {
@@ -201,8 +194,8 @@ fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepare
 /// counting instructions costs time (the TCG plugin), the warm-ups count and the measured
 /// boots are watched lightly.
 struct Amounts {
-    warmups: usize,
-    runs: usize,
+    warmups: u32,
+    runs: u32,
     watch: WatchLevel,
     /// Points whose warm-ups count.
     counts_apart: Vec<bool>,
@@ -211,48 +204,54 @@ struct Amounts {
 }
 
 impl Amounts {
-    fn of(prepared: &[Prepared], watch: WatchLevel, options: &RunOptions) -> Self {
+    fn of(prepared: &[Prepared], config: &Config) -> Self {
+        let Config { watch, repeats, .. } = config;
         let is_virtual = |p: &Prepared| p.machine.accel == Some(Accel::Icount);
-        let apart = |p: &Prepared| watch == WatchLevel::Full && p.is_slowed_by_counting();
+        let apart = |p: &Prepared| *watch == WatchLevel::Full && p.is_slowed_by_counting();
         let counts_apart: Vec<bool> = prepared.iter().map(apart).collect();
         let all_virtual = !prepared.is_empty() && prepared.iter().all(is_virtual);
         let default = needed(prepared).map_or(DEFAULT_RUNS, |n| DEFAULT_RUNS.max(n as u32));
-        let runs = options.runs.unwrap_or(if all_virtual { 1 } else { default });
         let counting = u32::from(counts_apart.contains(&true));
-        let warmups = if all_virtual { 0 } else { options.warmups().max(counting) };
-        Amounts { warmups: warmups as usize, runs: runs as usize, watch, counts_apart, all_virtual }
+        Amounts {
+            warmups: if all_virtual { 0 } else { repeats.warmups().max(counting) },
+            runs: repeats.planned(if all_virtual { 1 } else { default }),
+            watch: *watch,
+            counts_apart,
+            all_virtual,
+        }
     }
 
-    fn planned(&self, slot: &Slot) -> PlannedRun {
+    fn level(&self, slot: &Slot) -> WatchLevel {
         let apart = self.counts_apart.get(slot.machine) == Some(&true);
-        let watch = if apart && !slot.warmup { WatchLevel::Light } else { self.watch };
-        PlannedRun { machine: slot.machine, warmup: slot.warmup, watch }
+        if apart && !slot.warmup {
+            WatchLevel::Light
+        } else {
+            self.watch
+        }
     }
 }
 
 /// Blocks of all points, warm-ups first.
-fn plan(
-    prepared: &[Prepared],
-    watch: WatchLevel,
-    options: &RunOptions,
-    seed: u64,
-) -> Vec<PlannedRun> {
-    let amounts = Amounts::of(prepared, watch, options);
-    let slots = vmeter_stats::plan(prepared.len(), amounts.warmups, amounts.runs, seed);
-    slots.iter().map(|slot| amounts.planned(slot)).collect()
+fn plan(prepared: &[Prepared], amounts: &Amounts, seed: u64) -> Vec<PlannedRun> {
+    let amount = (amounts.warmups, amounts.runs);
+    in_blocks(prepared.len(), amount, seed, |slot| amounts.level(slot))
 }
 
 /// The plan of all shards, and each one's part of it.
 fn sharded(
     prepared: &[Prepared],
-    watch: WatchLevel,
-    options: &RunOptions,
+    amounts: &Amounts,
+    seed: u64,
     shards: u32,
 ) -> Result<(Vec<PlannedRun>, Vec<ShardPlan>)> {
-    let amounts = Amounts::of(prepared, watch, options);
-    let plan = Plan { of: prepared.len(), warmups: amounts.warmups, runs: amounts.runs };
-    let (slots, parts) = plan.cut(options.order(), shards, "points")?;
-    Ok((slots.iter().map(|slot| amounts.planned(slot)).collect(), parts))
+    let (warmups, runs) = (amounts.warmups as usize, amounts.runs as usize);
+    let (slots, parts) = Plan { of: prepared.len(), warmups, runs }.cut(seed, shards, "points")?;
+    let planned = |slot: Slot| PlannedRun {
+        machine: slot.machine,
+        warmup: slot.warmup,
+        watch: amounts.level(&slot),
+    };
+    Ok((slots.into_iter().map(planned).collect(), parts))
 }
 
 /// How much is to be run, before it is cut.
@@ -291,23 +290,5 @@ impl Plan {
         };
         let parts = (0..shards).map(part).collect();
         Ok((slots.into_iter().map(|s| s.slot).collect(), parts))
-    }
-}
-
-/// The recorder, with each point's own `--prepare` before its runs.
-struct PointBooter {
-    recorder: Recorder,
-    prepare: Option<String>,
-    parameters: Vec<Settings>,
-}
-
-impl Booter for PointBooter {
-    fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
-        if let Some(command) = &self.prepare {
-            let parameters = self.parameters.get(request.planned.machine);
-            let command = filled(command, parameters.unwrap_or(&Vec::new()));
-            run_prepare(&command, request.interrupt)?;
-        }
-        self.recorder.boot(request)
     }
 }
