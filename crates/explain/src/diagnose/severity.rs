@@ -251,7 +251,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         at_most = Some(Severity::Low);
     }
     let pause = !unanswered && why == Why::Timer && is_pause(cause);
-    if joins || idles && !kept || pause && !named && !vcpu {
+    if joins || idles && !kept && !named || pause && !named && !vcpu {
         at_most = Some(Severity::Low);
     }
     if strace && edge == Some(Edge::Lock) {
@@ -309,7 +309,7 @@ fn yields(cause: &Cause<'_>) -> bool {
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
 fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
-    if view.is_beyond() || cause.path.root.life().is_some_and(|own| view.is_named(own)) {
+    if view.is_beyond() {
         return false;
     }
     let call = cause.ending.call.map_or("", |call| view.name(call));
