@@ -30,21 +30,21 @@ fn had_cpu(view: &View<'_>, who: GroupId) -> u64 {
 /// A thread that handles signals again and again.
 pub struct Signals;
 
-/// Handlers' returns, and signals that are known to be delivered: some handlers do not return by that call, or
-/// return where no call is recorded.
-type Seen = (u64, u64);
+/// Handlers' returns, signals delivered, and calls that one has ended: not each of a signal's traces is recorded, and
+/// one that a call takes has no handler.
+type Seen = [u64; 3];
 
 impl Detector for Signals {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut by: BTreeMap<GroupId, Seen> = BTreeMap::new();
         for ((who, call), calls) in &view.evidence.ledger.calls {
-            if view.name(*call) == "rt_sigreturn" {
-                by.entry(*who).or_default().0 += calls.count;
-            }
+            let seen = by.entry(*who).or_default();
+            seen[0] += if view.name(*call) == "rt_sigreturn" { calls.count } else { 0 };
+            seen[2] += calls.interrupted;
         }
         for ((who, sign), seen) in &view.evidence.ledger.signs {
             if let (Some((who, _)), Sign::Delivered) = (who, sign) {
-                by.entry(*who).or_default().1 += seen.count;
+                by.entry(*who).or_default()[1] += seen.count;
             }
         }
         by.into_iter().filter_map(|(who, seen)| self.of(view, who, seen)).collect()
@@ -52,9 +52,9 @@ impl Detector for Signals {
 }
 
 impl Signals {
-    fn of(&self, view: &View<'_>, who: GroupId, (returns, delivered): Seen) -> Option<Candidate> {
+    fn of(&self, view: &View<'_>, who: GroupId, seen: Seen) -> Option<Candidate> {
         let seconds = view.seconds(view.evidence.span()).filter(|s| *s > 0.0)?;
-        let count = returns.max(delivered);
+        let count = seen.into_iter().max().unwrap_or(0);
         let rate = count as f64 / seconds;
         if count < LEAST.0 || rate < LEAST.1 {
             return None;

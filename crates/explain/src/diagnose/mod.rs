@@ -178,7 +178,8 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     use std::cmp::Reverse;
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
-        let Candidate { foreign, aside, saving, called, .. } = told.candidate;
+        let Candidate { foreign, aside, saving, .. } = told.candidate;
+        let called = told.root.life().is_some_and(|group| view.is_called(group));
         (
             Reverse(request),
             Reverse(called),
