@@ -91,9 +91,13 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         let main = tell(view, &path);
         let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
         let computes = main.as_ref().is_some_and(Told::only_computes);
+        let about = main.as_ref().map(|told| (told.candidate.foreign, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
+            if let Some((foreign, called)) = about {
+                (other.candidate.foreign, other.candidate.called) = (foreign, called);
+            }
             if path.levels.len() == 1 && (aside < Aside::Alone || !computes) {
                 // What it does itself is told after what it waits for, or does most.
                 other.candidate.aside = other.candidate.aside.max(aside);
@@ -143,7 +147,7 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         words.summary = beside_peers(words.summary, peers, key.is_none());
     }
     let saving = peers.map_or(weight.saving, |peers| peers.excess.max(weight.saving));
-    // Who waits for those asked about tells what they do while somebody needs them.
+    // Who waits most for those asked about tells what they do while somebody needs them.
     let waited = path.levels.iter().filter_map(|level| level.who);
     let called = root.life().into_iter().chain(waited).any(|group| view.is_called(group));
     let candidate = Candidate {
@@ -178,8 +182,7 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     use std::cmp::Reverse;
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
-        let Candidate { foreign, aside, saving, .. } = told.candidate;
-        let called = told.root.life().is_some_and(|group| view.is_called(group));
+        let Candidate { foreign, aside, saving, called, .. } = told.candidate;
         (
             Reverse(request),
             Reverse(called),
