@@ -68,8 +68,7 @@ fn without_numbers(text: &str) -> String {
 /// What a detector has found, with its severity and the interval of its saving.
 pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
-    let foreign = candidate.foreign || candidate.whose.is_some_and(|whose| view.is_foreign(whose));
-    let severity = if foreign { Severity::Low } else { candidate.severity(view) };
+    let severity = if candidate.foreign { Severity::Low } else { candidate.severity(view) };
     // Several threads' time is no more than the time that went by.
     let span = view.evidence.span();
     let ticks = candidate.saving.min(span);
@@ -98,7 +97,7 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         beyond: candidate.beyond,
         called: candidate.called,
         after: match candidate.aside {
-            aside if foreign => aside.max(Aside::Beside) as u8,
+            aside if candidate.foreign => aside.max(Aside::Beside) as u8,
             aside => aside as u8,
         },
     }

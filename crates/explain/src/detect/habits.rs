@@ -235,6 +235,7 @@ fn herd(
     let inside = asleep.map_or(String::new(), |call| format!(" out of {}", view.frame_name(call)));
     let cpu = own.ticks(|_, state| state == Frame::Runs);
     let file = groups.get(by).map_or(0, |by| by.first.file);
+    let with = Some(woken);
     let (by, woken) = (view.threads(by), view.threads(woken));
     let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
@@ -257,6 +258,7 @@ fn herd(
     Some(Candidate {
         why: Why::Herd,
         subject: by.clone(),
+        with,
         saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
         summary: format!("each {call} of {by} wakes {each} {woken}{inside}; {vain}"),
         chain,
@@ -340,6 +342,7 @@ fn hand_over(
     let candidate = Candidate {
         why: Why::HandOver,
         subject: pair.0.clone(),
+        with: Some(other),
         saving: life.saturating_sub(own),
         summary: format!(
             "{} and {} hand over to each other {count} times, {round} each",

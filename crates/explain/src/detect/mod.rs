@@ -51,8 +51,8 @@ pub struct Candidate {
     pub key: Option<Key>,
     /// What is slow.
     pub subject: String,
-    /// Threads of whose name it is about, where it is told of their whole lives.
-    pub whose: Option<GroupId>,
+    /// Threads that it is about besides its subject.
+    pub with: Option<GroupId>,
     /// Ticks that would be saved.
     pub saving: u64,
     /// One sentence.

@@ -18,7 +18,7 @@ const OF_ALL: u64 = 20;
 /// Share of the traced time from which a wait is told though what the other did is not recorded.
 const ONCE: f64 = 0.3;
 /// Page faults, and the longest time in user space for each, s, from which they are what takes it.
-const FAULTS: (u64, f64) = (100, 20e-6);
+pub const FAULTS: (u64, f64) = (100, 20e-6);
 
 /// Three times as long as it does something in two, from which the wait for a CPU is the cause.
 const CROWDED: (u64, u64) = (3, 2);

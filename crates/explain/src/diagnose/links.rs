@@ -195,8 +195,11 @@ fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
     let whole = level.all.ticks.saturating_sub(noise).max(1);
     let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
     parts.retain(|((_, state), sum)| sum.ticks * 20 >= whole && !crowd(*state));
-    let calls = Level::sorted(&level.calls);
-    let much = calls.iter().filter(|(_, sum)| sum.ticks * 20 >= whole).take(3);
+    let calls = Level::sorted(&level.calls).into_iter().map(|(call, sum)| {
+        let left_out = level.ticks(|of, state| of == call && crowd(state));
+        (call, Sum { ticks: sum.ticks.saturating_sub(left_out), ..sum })
+    });
+    let much = calls.filter(|(_, sum)| sum.ticks * 20 >= whole).take(3);
     let left_out = (noise * 20 >= level.all.ticks).then(|| {
         format!("left out: {} in which other programs had the CPU", view.time(noise as f64))
     });
@@ -207,14 +210,14 @@ fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
             0 | 1 => String::new(),
             count => format!(" ({} times)", grouped(&count.to_string())),
         };
-        let inside = parts.iter().filter(|((c, _), _)| c == call).take(3);
+        let inside = parts.iter().filter(|((c, _), _)| *c == call).take(3);
         let inside: Vec<String> = inside
             .map(|((_, state), part)| {
                 let share = brief_percent(part.ticks as f64 / whole as f64);
                 format!("{} {share}", view.frame(*state))
             })
             .collect();
-        format!("{name}{} {share}{times}: {}", on_each(view, *call), inside.join(", "))
+        format!("{name}{} {share}{times}: {}", on_each(view, call), inside.join(", "))
     });
     words.chain(left_out).collect()
 }

@@ -91,9 +91,13 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         let main = tell(view, &path);
         let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
         let computes = main.as_ref().is_some_and(Told::only_computes);
+        let about = main.as_ref().map(|told| (told.candidate.foreign, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
+            if let Some((foreign, called)) = about {
+                (other.candidate.foreign, other.candidate.called) = (foreign, called);
+            }
             if path.levels.len() == 1 && (aside < Aside::Alone || !computes) {
                 // What it does itself is told after what it waits for, or does most.
                 other.candidate.aside = other.candidate.aside.max(aside);
@@ -143,11 +147,14 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         words.summary = beside_peers(words.summary, peers, key.is_none());
     }
     let saving = peers.map_or(weight.saving, |peers| peers.excess.max(weight.saving));
+    // Who waits most for those asked about tells what they do while somebody needs them.
+    let waited = path.levels.iter().filter_map(|level| level.who);
+    let called = root.life().into_iter().chain(waited).any(|group| view.is_called(group));
     let candidate = Candidate {
         why: words.why,
         key: None,
         subject: view.frame(root),
-        whose: root.life(),
+        with: None,
         saving,
         summary: words.summary,
         way: cause.way(),
@@ -159,10 +166,10 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         error: path.levels.get(1).or(path.levels.first()).map(|level| level.squares.sqrt()),
         life: root.life().is_some(),
         beyond: view.is_beyond() && root.life().is_some(),
-        foreign: root.life().is_some_and(|group| view.is_foreign(group)),
+        foreign: !called && root.life().is_some_and(|group| view.is_foreign(group)),
         aside: weight.aside,
         idle: weight.idle,
-        called: root.life().is_some_and(|group| view.is_called(group)),
+        called,
     };
     let who = path.group_at(view, path.doer);
     let end = (who, ending.end, ending.call);
@@ -204,15 +211,15 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
         return Vec::new();
     }
     let all = DETECTORS.iter().flat_map(|detector| detector.detect(view));
+    let own = view.own().into_iter().flatten();
+    let own = own.map(|group| view.threads(*group)).collect::<Vec<_>>();
     let about = |c: &Candidate| {
-        let own = view.own().into_iter().flatten();
-        let own = own.map(|group| view.threads(*group)).collect::<Vec<_>>();
-        !view.is_about_one() || c.key.is_some() || own.contains(&c.subject)
+        let with = c.with.is_some_and(|with| !view.is_foreign(with));
+        !view.is_about_one() || c.key.is_some() || own.contains(&c.subject) || with
     };
-    let all = all.filter(about);
-    let foreign = |c: &Candidate| c.foreign || c.whose.is_some_and(|who| view.is_foreign(who));
+    let all = all.filter(|c| about(c) && !c.foreign && view.share(c.saving) >= LEAST_SHARE);
     let mut all: Vec<Candidate> =
-        all.filter(|c| !foreign(c) && view.share(c.saving) >= LEAST_SHARE).collect();
+        all.map(|c| Candidate { called: view.comm().is_some(), ..c }).collect();
     all.sort_by_key(|c| (c.why.modifier().is_none(), std::cmp::Reverse(c.saving)));
     all
 }

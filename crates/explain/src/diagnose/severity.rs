@@ -142,7 +142,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     {
         return None;
     }
-    let guest = view.times_requests() && vcpu && !named;
+    let guest = view.times_requests() && vcpu && !view.is_beyond();
     let kvm = ["", "KVM_RUN"];
     let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
     let waits_in = waits_in.map_or("", |call| view.name(call));
@@ -159,7 +159,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     }
     let partial = view.evidence.ends.any_gaps();
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
-    let runs = |who| !named && view.is_vcpu(who);
+    let runs = |who| !view.is_beyond() && view.is_vcpu(who);
     let halts = match cause.ending.end {
         End::User | End::Syscall | End::Crowd | End::Interrupt => true,
         End::Timer => kvm.contains(&cause.ending.call.map_or("", |call| view.name(call))),
@@ -247,11 +247,10 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         || (matches!(cause.ending.end, End::Quota | End::Stopped(_))
             || firm && matches!(cause.ending.end, End::Cpu(_)))
             && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
-    if ((lone || joins) && !kept && why != Why::Walks || rare) && !named {
-        at_most = Some(Severity::Low);
-    }
     let pause = !unanswered && why == Why::Timer && is_pause(cause);
-    if joins || idles && !kept || pause && !named && !vcpu {
+    let lone = lone && !kept && why != Why::Walks;
+    let no_loss = lone || rare || idles && !kept || pause && !vcpu;
+    if joins || no_loss && !view.is_beyond() {
         at_most = Some(Severity::Low);
     }
     if strace && edge == Some(Edge::Lock) {
@@ -275,6 +274,8 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
             // A circle has no end.
             End::Peer(who) => (0..path.doer).any(|at| path.group_at(view, at) == Some(who)),
             End::Timer => pause && yields(cause),
+            // Between two calls of strace is its own time, too.
+            End::User => strace,
             _ => false,
         };
     // One that computes and has no CPU meanwhile: nobody waits for it.
@@ -309,7 +310,7 @@ fn yields(cause: &Cause<'_>) -> bool {
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
 fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
-    if view.is_beyond() || cause.path.root.life().is_some_and(|own| view.is_named(own)) {
+    if view.is_beyond() {
         return false;
     }
     let call = cause.ending.call.map_or("", |call| view.name(call));

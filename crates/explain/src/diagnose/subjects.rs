@@ -43,10 +43,7 @@ pub fn subjects(view: &View<'_>) -> Vec<Frame> {
 /// Requests of a guest that is asked about, with how many there are.
 fn requests(view: &View<'_>) -> Vec<(Frame, u64)> {
     let vcpus = view.evidence.vcpu_groups();
-    let asked = match view.is_about_one() {
-        true => vcpus.iter().any(|vcpu| !view.is_foreign(*vcpu)) && view.own().is_some(),
-        false => true,
-    };
+    let asked = !view.is_about_one() || vcpus.iter().any(|vcpu| view.is_subject(*vcpu));
     let all = view.requests().into_iter().filter(|_| asked);
     all.map(|(key, subject)| (Frame::Request(key), subject.count)).collect()
 }

@@ -1,7 +1,7 @@
 //! A cause in words: one sentence, what to change and how to check.
 
 use super::cause::{Batch, Cause};
-use super::end::{End, Ending};
+use super::end::{End, Ending, FAULTS};
 use crate::detect::{is_grace, syncs};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -52,7 +52,7 @@ impl Cause<'_> {
             ),
             End::Syscall if self.spins() => format!("spins{inside} for a lock of the kernel"),
             End::Syscall | End::InCall if self.batch().is_some() => self.in_a_row(),
-            End::Syscall => format!("is busy{inside}{}", self.and_waits()),
+            End::Syscall => format!("is busy{inside}{}{}", self.and_faults(), self.and_waits()),
             End::InCall => format!("is{inside} for {} each time", self.each()),
             End::Work(work) => {
                 let grace = if is_grace(self.name(work)) { " (an RCU grace period)" } else { "" };
@@ -185,6 +185,18 @@ impl Cause<'_> {
             None => {
                 format!("calls {} {} times{sized} each", self.call(), grouped(&count.to_string()))
             }
+        }
+    }
+
+    /// Page faults, if these are a good part of what it does.
+    fn and_faults(&self) -> String {
+        let level = self.path.doing();
+        let faults = level.parts.iter().filter(|((_, state), _)| *state == Frame::Faults);
+        let faults: u64 = faults.map(|(_, sum)| sum.count).sum();
+        let each = self.view.seconds(self.ending.ticks / faults.max(1));
+        match faults >= FAULTS.0 && each.is_some_and(|each| each <= FAULTS.1) {
+            true => format!(", with {} page faults", grouped(&faults.to_string())),
+            false => String::new(),
         }
     }
 

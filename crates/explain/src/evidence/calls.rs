@@ -13,6 +13,8 @@ const MAX_CALLS: usize = 1 << 13;
 /// Most different calls in a turn.
 const MAX_TURN: usize = 16;
 
+/// What a call returns that a signal has ended.
+const EINTR: i64 = -4;
 /// Bytes from which a call moves some.
 const PAGE: u64 = 4096;
 
@@ -35,6 +37,8 @@ pub struct Calls {
     pub worst: Option<(u64, Place)>,
     /// Those that have others do something, or wait for something known, against the others.
     pub split: Split,
+    /// Those that a signal has ended (-EINTR).
+    pub interrupted: u64,
     /// Sum of what they returned.
     pub returned: u64,
     /// What is known of it by its name.
@@ -180,6 +184,7 @@ impl Ledger {
         if calls.worst.is_none_or(|(most, _)| most < ticks) {
             calls.worst = Some((ticks, place));
         }
+        calls.interrupted += u64::from(returned == Some(EINTR));
         if let Some(returned) = returned {
             let returned = returned.max(0) as u64;
             calls.returned = calls.returned.saturating_add(returned);

@@ -289,7 +289,6 @@ impl Witness<'_> {
             if let Some(own) = thread.and_then(|thread| self.own(thread)) {
                 own.handles(now);
             }
-            return;
         }
         let place = self.place(sign.event());
         let call = thread.and_then(|thread| self.own(thread)?.call());

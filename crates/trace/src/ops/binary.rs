@@ -81,7 +81,10 @@ const NR_IOCTL: u64 = 16;
 const NR_FUTEX: u64 = 202;
 
 /// `clone`, `fork`, `vfork` and `clone3` on x86-64: they return 0 in the child.
-pub(super) const NR_FORKS: [u64; 4] = [56, 57, 58, 435];
+const NR_FORKS: [u64; 4] = [56, 57, 58, 435];
+
+/// `rt_sigreturn` on x86-64: the kernel has forgotten that number (-1) when it returns.
+const NR_SIGRETURN: u64 = 15;
 
 /// `TASK_REPORT`: the bits of `prev_state` that say a thread sleeps.
 const ASLEEP: u64 = 0xff;
@@ -114,6 +117,15 @@ fn userspace_exit(reason: u64, errno: i32, names: &mut Resolver) -> NameId {
         errno if errno < 0 => names.names.id("error"),
         _ => names.number(Number::UserspaceExit, reason),
     }
+}
+
+/// The op of the return of a system call by its number.
+pub(super) fn exit(number: u64, returned: Option<i64>, names: &mut Resolver) -> Op {
+    if returned == Some(0) && NR_FORKS.contains(&number) {
+        return Op::ThreadStart;
+    }
+    let number = if number == u64::MAX { NR_SIGRETURN } else { number };
+    Op::SyscallExit { name: names.number(Number::Syscall, number), returned }
 }
 
 /// The op of an ioctl by its request number.
@@ -193,10 +205,7 @@ pub(crate) fn decode(meaning: Meaning, fields: &Fields, record: &[u8], names: &m
         }
         Meaning::RawSysExit => {
             let returned = fields.ints[1].get(record).map(|value| value as i64);
-            if returned == Some(0) && NR_FORKS.contains(&int(0)) {
-                return Op::ThreadStart;
-            }
-            Op::SyscallExit { name: names.number(Number::Syscall, int(0)), returned }
+            exit(int(0), returned, names)
         }
         Meaning::IrqEntry => Op::IrqEntry { irq: names.irq(int(0), fields.text.get(record)) },
         Meaning::IrqExit => Op::IrqExit,

@@ -50,12 +50,9 @@ fn known(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
         }
         Meaning::RawSysEnter => raw_enter(text, names)?,
         Meaning::RawSysExit => {
-            let number = number_after(text, "NR ")?;
-            let returned = returned(text);
-            if returned == Some(0) && super::binary::NR_FORKS.contains(&number) {
-                return Some(Op::ThreadStart);
-            }
-            Op::SyscallExit { name: names.number(Number::Syscall, number), returned }
+            let none = || text.starts_with("NR -1").then_some(u64::MAX);
+            let number = number_after(text, "NR ").or_else(none)?;
+            super::binary::exit(number, returned(text), names)
         }
         Meaning::IrqEntry => {
             Op::IrqEntry { irq: names.irq(number_after(text, "irq=")?, after(text, "name=")) }
@@ -274,6 +271,8 @@ mod tests {
         assert_eq!(op(Meaning::RawSysExit, "NR 56 = 0"), Op::ThreadStart);
         assert!(matches!(op(Meaning::RawSysExit, "NR 56 = 510"), Op::SyscallExit { .. }));
         assert!(matches!(op(Meaning::RawSysExit, "NR 0 = 0"), Op::SyscallExit { .. }));
+        let handler = op(Meaning::RawSysExit, "NR 15 = -4");
+        assert_eq!(op(Meaning::RawSysExit, "NR -1 = -4"), handler, "rt_sigreturn");
         assert_eq!(returned("sys_clone -> 0x0"), Some(0));
         assert_eq!(returned("__syscall_nr=435 ret=0x0 "), Some(0));
         assert_eq!(returned("sys_clone -> 0x1766"), Some(0x1766));
