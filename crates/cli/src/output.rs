@@ -196,7 +196,7 @@ pub fn show(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<
 /// As [`show`].
 pub fn done(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<Status> {
     show(answer, views, out)?;
-    Ok(if answer.is_bad() { Status::Bad } else { Status::Good })
+    Ok(if answer.has_failed() { Status::Bad } else { Status::Good })
 }
 
 /// Prints a line of a command that has no report.

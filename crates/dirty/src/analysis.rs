@@ -1,6 +1,6 @@
 //! From a session on disk to its result: pure, and the same for a live run and an old one.
 
-use crate::asked::Begun;
+use crate::asked::SavedConfig;
 use crate::check::KEPT;
 use crate::layout::{Layout, PAGE};
 use crate::plan::{PlannedPass, Step};
@@ -50,7 +50,7 @@ impl Done<'_> {
 /// # Errors
 /// Class usage: a folder that cannot be read, or without a finished run.
 pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
-    let begun: Begun = session.asked()?;
+    let begun: SavedConfig = session.asked()?;
     begun.asked.check().map_err(DirtyError::classified)?;
     let layout = begun.layout().map_err(DirtyError::classified)?;
     let (runs, mut warnings) = session.finished_as::<DataRun<Data>>()?;
@@ -264,7 +264,7 @@ struct Checked {
 }
 
 impl Checked {
-    fn of(begun: &Begun, runs: &[Done<'_>]) -> Self {
+    fn of(begun: &SavedConfig, runs: &[Done<'_>]) -> Self {
         let mut all = Checked::default();
         for run in runs {
             let Some(check) = &run.data.check else { continue };
@@ -286,7 +286,7 @@ impl Checked {
 
 /// The number by which a wrong bit's pass is known: the fits come after the measured passes,
 /// the warm-ups after them.
-fn number(begun: &Begun, planned: &PlannedPass) -> u32 {
+fn number(begun: &SavedConfig, planned: &PlannedPass) -> u32 {
     let passes = begun.asked.passes;
     match planned.step {
         Step::Pass { pass, .. } if planned.warmup => {
@@ -298,7 +298,7 @@ fn number(begun: &Begun, planned: &PlannedPass) -> u32 {
     }
 }
 
-fn workload(begun: &Begun, seed: u64) -> DirtyWorkload {
+fn workload(begun: &SavedConfig, seed: u64) -> DirtyWorkload {
     let asked = &begun.asked;
     DirtyWorkload {
         name: asked.workload.word().into(),
@@ -313,7 +313,7 @@ fn workload(begun: &Begun, seed: u64) -> DirtyWorkload {
 }
 
 fn remarks(
-    begun: &Begun,
+    begun: &SavedConfig,
     runs: &[Done<'_>],
     trackers: &[DirtyTracker],
     checked: &Checked,
@@ -343,7 +343,7 @@ fn remarks(
     }
 }
 
-fn hints(begun: &Begun) -> Vec<String> {
+fn hints(begun: &SavedConfig) -> Vec<String> {
     let asked = &begun.asked;
     if asked.workload == Kind::Migration && asked.buffer.is_none() {
         return vec!["vmeter dirty --workload migration --buffer 1024".into()];
@@ -352,7 +352,7 @@ fn hints(begun: &Begun) -> Vec<String> {
 }
 
 /// What was made smaller, and why.
-fn scaling(begun: &Begun, layout: &Layout) -> String {
+fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
@@ -386,14 +386,14 @@ mod tests {
     use vmeter_session::failure::class;
     use vmeter_session::RunOptions;
 
-    fn begun() -> Begun {
+    fn begun() -> SavedConfig {
         let given = Given {
             workload: Some(WorkloadKind::Gui),
             tracker: Some(vec![TrackerKind::Legacy]),
             ..Given::default()
         };
         let asked = Asked::new(&given, Some(2)).unwrap();
-        Begun { asked, budget_bytes: 1 << 30, buffer_bytes: 32 << 10, skipped: vec![] }
+        SavedConfig { asked, budget_bytes: 1 << 30, buffer_bytes: 32 << 10, skipped: vec![] }
     }
 
     /// A warm-up and two passes of two guests, the first of them the untracked one.

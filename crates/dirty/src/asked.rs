@@ -154,7 +154,7 @@ impl Asked {
 
 /// What a session was begun with: what was asked, and what was found out for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Begun {
+pub struct SavedConfig {
     #[serde(flatten)]
     pub(crate) asked: Asked,
     /// Memory that all slots might take, bytes.
@@ -165,7 +165,7 @@ pub struct Begun {
     pub(crate) skipped: Vec<DirtySkipped>,
 }
 
-impl Begun {
+impl SavedConfig {
     /// The slots as they are measured.
     ///
     /// # Errors
@@ -199,11 +199,11 @@ mod tests {
         let given = Given { slots: Some(slots), hz: Some(30), ..Given::default() };
         let asked = Asked::new(&given, None).unwrap();
         let skipped = vec![DirtySkipped { tracker: TrackerKind::Ring, reason: "none".into() }];
-        let begun = Begun { asked, budget_bytes: 1 << 30, buffer_bytes: 4096, skipped };
+        let begun = SavedConfig { asked, budget_bytes: 1 << 30, buffer_bytes: 4096, skipped };
         let json = serde_json::to_value(&begun).unwrap();
         assert_eq!(json["tracker"][0], "kvm-legacy");
         assert_eq!(json["strategy"][2], "switch_opt");
-        assert_eq!(serde_json::from_value::<Begun>(json).unwrap(), begun);
+        assert_eq!(serde_json::from_value::<SavedConfig>(json).unwrap(), begun);
         assert_eq!((begun.asked.passes, begun.trackers().len()), (3, 5));
     }
 

@@ -2,7 +2,7 @@
 //! result.
 
 use crate::analysis;
-use crate::asked::{Asked, Begun, Given};
+use crate::asked::{Asked, Given, SavedConfig};
 use crate::harness::{self, none_of};
 use crate::layout::Layout;
 use crate::memory;
@@ -20,7 +20,7 @@ use vmeter_model::run::{RunHead, SessionMachine, SessionRecord};
 use vmeter_render::Report;
 use vmeter_session::failure::{class, Class};
 use vmeter_session::{carry_out, host, pinned, Given as GivenBeside, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
+use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "dirty";
 
@@ -45,7 +45,7 @@ pub fn measure(options: &DirtyOptions, watch: &mut Watch<'_>) -> Result<DirtyRes
 
 impl Measurement for DirtyOptions {
     type Planned = PlannedPass;
-    type Config = Begun;
+    type Config = SavedConfig;
     type Runner = Passes;
 
     fn kind(&self) -> &'static str {
@@ -56,7 +56,7 @@ impl Measurement for DirtyOptions {
         &self.runs
     }
 
-    fn config(&self) -> Result<Begun> {
+    fn config(&self) -> Result<SavedConfig> {
         let asked = Asked::new(&self.given, self.runs.runs).map_err(DirtyError::classified)?;
         let budget_bytes = asked.memory.map_or_else(memory::budget, |mib| mib << 20);
         let layout = asked.fitted(budget_bytes).map_err(DirtyError::classified)?;
@@ -65,22 +65,22 @@ impl Measurement for DirtyOptions {
         }
         let skipped = harness::not_here(&asked).map_err(DirtyError::classified)?;
         let buffer_bytes = workload(&asked, &layout, 0).buffer_bytes();
-        Ok(Begun { asked, budget_bytes, buffer_bytes, skipped })
+        Ok(SavedConfig { asked, budget_bytes, buffer_bytes, skipped })
     }
 
-    fn note_given(&self, begun: &Begun, given: &mut GivenBeside) {
+    fn note_given(&self, begun: &SavedConfig, given: &mut GivenBeside) {
         given.fields(&self.given, &begun.asked);
         let fewer = self.runs.runs.filter(|runs| *runs < begun.asked.passes);
         given.option("--runs", fewer, begun.asked.passes);
     }
 
-    fn grow(&self, begun: &mut Begun) {
+    fn grow(&self, begun: &mut SavedConfig) {
         begun.asked.passes = self.runs.runs.unwrap_or(begun.asked.passes);
     }
 
     fn prepare(
         &self,
-        begun: &mut Begun,
+        begun: &mut SavedConfig,
         record: &SessionRecord<PlannedPass>,
         _: &mut Watch<'_>,
     ) -> Result<(Vec<SessionMachine>, Passes)> {
@@ -95,7 +95,7 @@ impl Measurement for DirtyOptions {
     /// was given more of.
     fn plan(
         &self,
-        begun: &Begun,
+        begun: &SavedConfig,
         passes: &Passes,
         record: &mut SessionRecord<PlannedPass>,
     ) -> Result<()> {
@@ -119,7 +119,7 @@ impl Measurement for DirtyOptions {
     /// out, as long as no run was finished.
     fn start(
         &self,
-        begun: &mut Begun,
+        begun: &mut SavedConfig,
         passes: &mut Passes,
         session: &mut Session<PlannedPass>,
         watch: &mut Watch<'_>,
@@ -155,13 +155,13 @@ fn workload(asked: &Asked, layout: &Layout, seed: u64) -> Workload {
     Workload::new(asked.workload, layout, bytes, asked.share(), seed)
 }
 
-fn guests(begun: &Begun, seed: u64) -> Orders {
+fn guests(begun: &SavedConfig, seed: u64) -> Orders {
     Orders { guests: begun.trackers().len() + 1, seed }
 }
 
 /// The untracked guest, and one for each tracker.
 fn machines(
-    begun: &Begun,
+    begun: &SavedConfig,
     layout: &Layout,
     host: &BTreeMap<String, serde_json::Value>,
 ) -> Vec<SessionMachine> {
@@ -198,7 +198,7 @@ impl Experiment for Kind {
         Ok(Box::new(analysis::result(&Session::open(dir)?)?))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err("its guests share one host's memory and take turns there, so it is not cut into shards")
     }
 
@@ -212,7 +212,7 @@ impl Answer for DirtyResult {
         Box::new(DirtyReport::new(self))
     }
 
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.checked_bits > 0 && !self.verified
     }
 }

@@ -8,7 +8,7 @@ use crate::memory;
 use crate::placement::Placement;
 use crate::result::DirtySkipped;
 use crate::source::TrackerKind;
-use crate::station::{missing, Setting, Station};
+use crate::station::{missing, Setting, TrackedGuest};
 use crate::workload::{Page, Workload};
 use crate::DirtyError;
 use rustix::thread::CpuSet;
@@ -19,7 +19,7 @@ use vmeter_session::Watch;
 /// Guests, by their machine in the plan: the untracked one first.
 #[derive(Debug)]
 pub(crate) struct Harness {
-    pub(crate) stations: Vec<Station>,
+    pub(crate) stations: Vec<TrackedGuest>,
     pub(crate) clock: Calibration,
     placement: Option<Placement>,
     /// What several guests at once are made of, besides their memory.
@@ -97,7 +97,7 @@ impl Harness {
             most_pages: warm.len(),
             interrupt: watch.interrupt,
         };
-        let mut stations = vec![Station::new(setting, None, &warm, 1)?];
+        let mut stations = vec![TrackedGuest::new(setting, None, &warm, 1)?];
         let mut skipped = Vec::new();
         for (&kind, generation) in trackers.iter().zip(2..) {
             go_on(watch)?;
@@ -133,11 +133,11 @@ fn station(
     kind: TrackerKind,
     warm: &[Page],
     generation: u64,
-) -> Result<Result<Station, String>, DirtyError> {
+) -> Result<Result<TrackedGuest, String>, DirtyError> {
     if let Some(reason) = missing(kind, setting.ring_entries)? {
         return Ok(Err(reason));
     }
-    Ok(match Station::new(setting, Some(kind), warm, generation) {
+    Ok(match TrackedGuest::new(setting, Some(kind), warm, generation) {
         Ok(station) => Ok(station),
         Err(DirtyError::Died { exit }) => Err(exit),
         Err(error) => Err(error.to_string()),

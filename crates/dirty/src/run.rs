@@ -1,6 +1,6 @@
 //! One run: a guest writes, its tracker tells, its bitmaps are harvested.
 
-use crate::asked::Begun;
+use crate::asked::SavedConfig;
 use crate::bitmaps::Harvested;
 use crate::check::{expected, in_memory, whole, Check};
 use crate::frames::Frames;
@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::plan::{PlannedPass, Step};
 use crate::result::DirtySkipped;
 use crate::station::{Pass, Setting};
-use crate::together::{Crowd, OfOne};
+use crate::together::{ConcurrentVms, OfOne};
 use crate::workload::{Kind, Page, Workload};
 use crate::{DirtyError, StrategyKind};
 use anyhow::Result;
@@ -104,7 +104,7 @@ impl From<Harvested> for Harvest {
 /// Carries out the runs of a session, once its guests are made.
 #[derive(Debug)]
 pub struct Passes {
-    begun: Begun,
+    begun: SavedConfig,
     layout: Layout,
     load: Workload,
     /// CPUs that the guests may have; empty for all.
@@ -119,12 +119,12 @@ struct Guests {
     frames: Option<Frames>,
     /// The pass before, a warm-up or not.
     last: Option<(bool, u32)>,
-    crowd: Option<Crowd>,
+    crowd: Option<ConcurrentVms>,
 }
 
 impl Passes {
     /// The runs of a session, without guests.
-    pub(crate) fn new(begun: Begun, layout: Layout, load: Workload, pin: Vec<usize>) -> Self {
+    pub(crate) fn new(begun: SavedConfig, layout: Layout, load: Workload, pin: Vec<usize>) -> Self {
         Self { begun, layout, load, pin, guests: None }
     }
 
@@ -158,7 +158,7 @@ impl Passes {
                 let layout = begun.shared_layout()?;
                 let bytes = asked.buffer_bytes(layout.scale);
                 let load = Workload::new(asked.workload, &layout, bytes, asked.share(), seed);
-                Some(Crowd::new(layout, load))
+                Some(ConcurrentVms::new(layout, load))
             }
         };
         self.guests = Some(Guests { harness, frames, last: None, crowd });

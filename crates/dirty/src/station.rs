@@ -51,7 +51,7 @@ const DIRTY_SAMPLES: usize = 9;
 
 /// A guest, tracked or not.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct TrackedGuest {
     // Dropped before the guest, whose slots it protects.
     source: Option<Source>,
     bitmaps: Option<Arc<Bitmaps>>,
@@ -116,7 +116,7 @@ pub(crate) fn missing(
     })
 }
 
-impl Station {
+impl TrackedGuest {
     /// Makes the guest and lets it write to `warm` once, so that each of its pages was
     /// touched before; then switches tracking on. A tracker that can't be had is an error.
     pub(crate) fn new(

@@ -7,7 +7,7 @@ use crate::layout::{Layout, PAGE};
 use crate::memory::files;
 use crate::result::DirtyResult;
 use crate::source::TrackerKind;
-use crate::station::{missing, Setting, Station};
+use crate::station::{missing, Setting, TrackedGuest};
 use crate::workload::{Kind, Page};
 use crate::{measure, DirtyError, DirtyOptions, Given};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ fn with_kvm(body: impl FnOnce()) {
 }
 
 /// A station of each tracker that this host has, one after the other.
-fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
+fn each_tracker(ring_entries: usize, test: impl Fn(&mut TrackedGuest, &Layout)) {
     with_kvm(|| {
         let layout = Layout::parse(TWO_SLOTS, "test").unwrap();
         let files = files(&layout, || Ok(())).unwrap();
@@ -48,7 +48,7 @@ fn each_tracker(ring_entries: usize, test: impl Fn(&mut Station, &Layout)) {
                 println!("skipped: {reason}");
                 continue;
             }
-            match Station::new(setting, Some(kind), &warm, 1) {
+            match TrackedGuest::new(setting, Some(kind), &warm, 1) {
                 Ok(mut station) => test(&mut station, &layout),
                 Err(error) => println!("skipped: {kind}: {error}"),
             }

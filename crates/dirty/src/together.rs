@@ -11,7 +11,7 @@ use crate::placement::stay_on;
 use crate::result::DirtyTogether;
 use crate::run::compared;
 use crate::source::TrackerKind;
-use crate::station::{Pass, Setting, Station};
+use crate::station::{Pass, Setting, TrackedGuest};
 use crate::workload::{Page, Workload};
 use crate::{DirtyError, StrategyKind};
 use rustix::thread::CpuSet;
@@ -37,13 +37,13 @@ pub struct OfOne {
 /// The guests' memory, which they keep from one run to the next: made when the first run
 /// needs it.
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct ConcurrentVms {
     pub(crate) layout: Layout,
     pub(crate) load: Workload,
     memories: Vec<Vec<File>>,
 }
 
-impl Crowd {
+impl ConcurrentVms {
     /// Guests of this layout and workload.
     pub(crate) fn new(layout: Layout, load: Workload) -> Self {
         Self { layout, load, memories: Vec::new() }
@@ -80,7 +80,7 @@ impl Crowd {
                 cpus: all,
                 ..setting
             };
-            let made = Station::new(setting, Some(kind), &warm, 1).and_then(|mut station| {
+            let made = TrackedGuest::new(setting, Some(kind), &warm, 1).and_then(|mut station| {
                 let wrote = station.write(pages, generation)?;
                 Ok((station, wrote))
             });

@@ -9,7 +9,7 @@ const BOTH: f64 = 0.6;
 
 /// Weighs each finding that is not a difference by itself against the twin's of the same kind and subject.
 pub fn contrast(result: &mut ExplainResult, twin: &ExplainResult) {
-    for finding in result.findings.iter_mut().filter(|finding| !finding.beyond) {
+    for finding in result.findings.iter_mut().filter(|finding| !finding.minus_baseline) {
         let same = |other: &&Finding| {
             (other.kind, other.modifier) == (finding.kind, finding.modifier)
                 && common(&other.subject) == common(&finding.subject)

@@ -68,7 +68,7 @@ fn without_numbers(text: &str) -> String {
 /// What a detector has found, with its severity and the interval of its saving.
 pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
-    let severity = if candidate.foreign { Severity::Low } else { candidate.severity(view) };
+    let severity = if candidate.other_program { Severity::Low } else { candidate.severity(view) };
     // Several threads' time is no more than the time that went by.
     let span = view.evidence.span();
     let ticks = candidate.saving.min(span);
@@ -94,10 +94,10 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         suggestion,
         confirm,
         life: candidate.life,
-        beyond: candidate.beyond,
+        minus_baseline: candidate.minus_baseline,
         called: candidate.called,
         after: match candidate.aside {
-            aside if candidate.foreign => aside.max(Aside::Beside) as u8,
+            aside if candidate.other_program => aside.max(Aside::Beside) as u8,
             aside => aside as u8,
         },
     }

@@ -176,7 +176,7 @@ pub struct Finding {
     /// It is about what threads do with their whole lives.
     pub life: bool,
     /// It is what the trace has beyond the one it is compared with.
-    pub beyond: bool,
+    pub minus_baseline: bool,
     /// It is about threads that are called as was asked.
     pub called: bool,
     /// Of those as severe it is told after others: waits that nobody asked for (1), a loop that waits for

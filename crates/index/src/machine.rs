@@ -71,7 +71,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn chosen(rows: &[(&str, &str)]) -> SessionMachine {
-        let row = |(name, value): &(&str, &str)| vmeter_model::Chosen::new(*name, *value, "why");
+        let row =
+            |(name, value): &(&str, &str)| vmeter_model::ResolvedOption::new(*name, *value, "why");
         SessionMachine { chosen: rows.iter().map(row).collect(), ..SessionMachine::default() }
     }
 

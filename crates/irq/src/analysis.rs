@@ -1,6 +1,6 @@
 //! From a session's runs to its result: the path of a live session and of a saved one.
 
-use crate::asked::{Asked, FitRange, Kept};
+use crate::asked::{Asked, FitRange, SavedConfig};
 use crate::data::{Data, Delivered, Enabled, Traced};
 use crate::plan::{vfs_at_limit, IrqPlanned, Purpose};
 use crate::result::{IrqAnatomy, IrqDelivery, IrqFit, IrqResult, IrqRun, IrqSetup};
@@ -13,7 +13,7 @@ use vmeter_base::{seconds, Ns};
 use vmeter_model::run::DataRun;
 use vmeter_session::{envelope, Session};
 
-/// What the runs measured, by what they were for. Strategies are those of [`Kept`].
+/// What the runs measured, by what they were for. Strategies are those of [`SavedConfig`].
 #[derive(Default)]
 struct Measured {
     rounds: Vec<(IrqPlanned, Enabled)>,
@@ -62,7 +62,7 @@ impl Measured {
 /// # Errors
 /// Class usage: a folder that cannot be read, or that holds no finished run.
 pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
-    let kept: Kept = session.asked()?;
+    let kept: SavedConfig = session.asked()?;
     kept.check().map_err(|error| error.classified())?;
     let (finished, unread) = session.finished_as::<DataRun<Data>>()?;
     if finished.is_empty() {
@@ -121,7 +121,7 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
     Ok(result)
 }
 
-fn setup(kept: &Kept, seed: u64) -> IrqSetup {
+fn setup(kept: &SavedConfig, seed: u64) -> IrqSetup {
     let (runs, warmup) = kept.asked.rounds();
     let (vcpus, busy_cpus, running_vcpus, devices) = match &kept.asked {
         Asked::Vm(o) => (o.vcpus, o.busy_cpus, o.running_vcpus, Vec::new()),
@@ -170,7 +170,7 @@ fn delivery_of(delivered: &Delivered) -> IrqDelivery {
 }
 
 /// A warning, if others wanted the CPUs in the rounds.
-fn disturbed(kept: &Kept, rounds: &[(IrqPlanned, Enabled)]) -> Option<String> {
+fn disturbed(kept: &SavedConfig, rounds: &[(IrqPlanned, Enabled)]) -> Option<String> {
     let stalled = || rounds.iter().filter_map(|(_, enabled)| enabled.stalled);
     let watched_s: f64 = stalled().map(|s| seconds(s.watched_ns)).sum();
     let stalled_s: f64 = stalled().map(|s| seconds(s.stalled_ns)).sum();
@@ -205,7 +205,7 @@ fn anatomy(
     found
 }
 
-fn fits(kept: &Kept, measured: &Measured) -> Vec<IrqFit> {
+fn fits(kept: &SavedConfig, measured: &Measured) -> Vec<IrqFit> {
     let Asked::Vm(options) = &kept.asked else { return Vec::new() };
     let limit = vfs_at_limit(options, kept.found.free_routes);
     let one = |(strategy, sizes): (&usize, &BTreeMap<usize, Vec<Enabled>>)| {
@@ -235,7 +235,7 @@ mod tests {
     use vmeter_session::failure::class;
     use vmeter_session::{record, RunOptions};
 
-    fn kept() -> Kept {
+    fn kept() -> SavedConfig {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
         let names = strategies.iter().map(|s| (*s).into()).collect();
         let asked = Asked::Vm(Options {
@@ -260,7 +260,7 @@ mod tests {
             strategies: names,
             left_out: Vec::new(),
         };
-        Kept { asked, found }
+        SavedConfig { asked, found }
     }
 
     /// A commit for each vector costs by the routes that there are; one for all, once.
@@ -303,7 +303,7 @@ mod tests {
         session.commit_run(&DataRun { head, data: data(planned) }).unwrap();
     }
 
-    fn begun(folder: &Path, kept: &Kept) -> Session<IrqPlanned> {
+    fn begun(folder: &Path, kept: &SavedConfig) -> Session<IrqPlanned> {
         let (machines, plan) = plan(kept, 1, &BTreeMap::new());
         let asked = serde_json::to_value(kept).unwrap();
         let begun = record("irq", &RunOptions::default());

@@ -82,7 +82,7 @@ pub(crate) struct Found {
 
 /// What `session.json` has as `asked`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SavedConfig {
     #[serde(flatten)]
     pub(crate) asked: Asked,
     pub(crate) found: Found,
@@ -115,7 +115,7 @@ impl Load {
     }
 }
 
-impl Kept {
+impl SavedConfig {
     /// Refuses what no session of this vmeter has, so that what follows may rely on it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A session: begun or gone on with, carried out, analysed.
 
 use crate::analysis::result;
-use crate::asked::{Asked, Found, Kept};
+use crate::asked::{Asked, Found, SavedConfig};
 use crate::committer::Committer;
 use crate::plan::{plan, IrqPlanned};
 use crate::report::IrqReport;
@@ -12,7 +12,7 @@ use std::path::Path;
 use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_render::Report;
 use vmeter_session::{carry_out, host, pinned, Given, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
+use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "irq";
 
@@ -37,7 +37,7 @@ pub fn measure(options: &IrqOptions, watch: &mut Watch<'_>) -> Result<IrqResult>
 
 impl Measurement for IrqOptions {
     type Planned = IrqPlanned;
-    type Config = Kept;
+    type Config = SavedConfig;
     type Runner = Committer;
 
     fn kind(&self) -> &'static str {
@@ -48,20 +48,20 @@ impl Measurement for IrqOptions {
         &self.runs
     }
 
-    fn config(&self) -> Result<Kept> {
-        Ok(Kept { asked: self.asked.clone(), found: Found::default() })
+    fn config(&self) -> Result<SavedConfig> {
+        Ok(SavedConfig { asked: self.asked.clone(), found: Found::default() })
     }
 
-    fn note_given(&self, begun: &Kept, given: &mut Given) {
+    fn note_given(&self, begun: &SavedConfig, given: &mut Given) {
         given.fields(&self.given, begun);
     }
 
     /// The plan ends with the traces and samples of a fixed number of rounds.
-    fn grow(&self, _: &mut Kept) {}
+    fn grow(&self, _: &mut SavedConfig) {}
 
     fn prepare(
         &self,
-        kept: &mut Kept,
+        kept: &mut SavedConfig,
         record: &SessionRecord<IrqPlanned>,
         _: &mut Watch<'_>,
     ) -> Result<(Vec<SessionMachine>, Committer)> {
@@ -69,7 +69,8 @@ impl Measurement for IrqOptions {
         if begun {
             kept.check().map_err(|error| error.classified())?;
         }
-        let machines = |kept: &Kept| plan(kept, record.seed, &provenance(&host::describe())).0;
+        let machines =
+            |kept: &SavedConfig| plan(kept, record.seed, &provenance(&host::describe())).0;
         let pin = pinned(record.pin.as_deref())?;
         let pin = (!pin.is_empty()).then(|| pin.into_iter().collect());
         let before = begun.then(|| kept.found.clone());
@@ -83,7 +84,7 @@ impl Measurement for IrqOptions {
 
     fn plan(
         &self,
-        kept: &Kept,
+        kept: &SavedConfig,
         _: &Committer,
         record: &mut SessionRecord<IrqPlanned>,
     ) -> Result<()> {
@@ -111,7 +112,7 @@ impl Experiment for Kind {
         Ok(Box::new(result(&Session::open(dir)?)?))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err("its strategies are compared on one host, in turn, and are not cut into shards")
     }
 
@@ -125,7 +126,7 @@ impl Answer for IrqResult {
         Box::new(IrqReport::new(self))
     }
 
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         let lost = |d: &IrqDelivery| d.arrived != d.raised || d.stray > 0;
         self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost)
     }

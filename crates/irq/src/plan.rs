@@ -1,6 +1,6 @@
 //! The runs of a session, in their order.
 
-use crate::asked::{Asked, FitRange, Kept, Options};
+use crate::asked::{Asked, FitRange, Options, SavedConfig};
 use crate::error::IrqError;
 use crate::strategy::IrqStrategy;
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ pub(crate) fn vfs_at_limit(options: &Options, free_routes: usize) -> Option<usiz
 /// What is compared, and the runs: a delivery of each strategy, the rounds, a trace of each
 /// strategy, the samples of its growth. `provenance` is that of each machine.
 pub(crate) fn plan(
-    kept: &Kept,
+    kept: &SavedConfig,
     seed: u64,
     provenance: &BTreeMap<String, String>,
 ) -> (Vec<SessionMachine>, Vec<IrqPlanned>) {
@@ -194,7 +194,7 @@ mod tests {
     use msi_routes::Strategy;
     use proptest::prelude::*;
 
-    fn kept(vfs: usize, vectors: usize, fit: FitRange) -> Kept {
+    fn kept(vfs: usize, vectors: usize, fit: FitRange) -> SavedConfig {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
         let names = strategies.iter().map(|s| (*s).into()).collect();
         let asked = Asked::Vm(Options {
@@ -211,7 +211,7 @@ mod tests {
             vms: vec![8, 2],
         });
         let found = Found { free_routes: 4072, strategies: names, ..Found::default() };
-        Kept { asked, found }
+        SavedConfig { asked, found }
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         let value = serde_json::to_value(&kept).unwrap();
         assert_eq!(value["strategy"], serde_json::json!(["per_vector", "per_vm"]));
         assert_eq!((&value["on"], &value["fit"]), (&"vm".into(), &"vfs".into()));
-        assert_eq!(serde_json::from_value::<Kept>(value).unwrap(), kept);
+        assert_eq!(serde_json::from_value::<SavedConfig>(value).unwrap(), kept);
         let (_, runs) = plan(&kept, 1, &BTreeMap::new());
         let text = serde_json::to_string(&runs).unwrap();
         assert_eq!(serde_json::from_str::<Vec<IrqPlanned>>(&text).unwrap(), runs);

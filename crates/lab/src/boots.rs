@@ -59,8 +59,8 @@ impl<B: Booter> Runner<PlannedRun> for Boots<B> {
         said(run)
     }
 
-    fn hopeless(&self, run: &RunRecord) -> Option<String> {
-        hopeless(run)
+    fn fatal_reason(&self, run: &RunRecord) -> Option<String> {
+        fatal_reason(run)
     }
 
     fn remark(&self, run: &mut RunRecord, remark: &str) {
@@ -88,7 +88,7 @@ pub(crate) fn said(run: &RunRecord) -> String {
 }
 
 /// Why going on would only repeat a failure, if so.
-pub(crate) fn hopeless(record: &RunRecord) -> Option<String> {
+pub(crate) fn fatal_reason(record: &RunRecord) -> Option<String> {
     let what = match &record.outcome {
         Outcome::Interrupted => return None,
         Outcome::VmmFailed { status, stderr }

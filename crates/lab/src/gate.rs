@@ -38,7 +38,7 @@ vmeter_base::words! {
 
 /// What a gate says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ruling {
+pub enum GateResult {
     /// It is not slower by more than the limit.
     Passed,
     /// These runs cannot tell.
@@ -51,7 +51,7 @@ pub enum Ruling {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
     /// The ruling.
-    pub ruling: Ruling,
+    pub ruling: GateResult,
     /// In words.
     pub text: String,
 }
@@ -135,9 +135,9 @@ impl Limit {
         let mut both = std::iter::once(typical).chain(mean);
         let above = |side: &Ratio| side.alone.is_some_and(|[low, _]| low > too_slow);
         let (ruling, is) = if both.clone().any(above) {
-            (Ruling::Failed, "is")
+            (GateResult::Failed, "is")
         } else if both.all(|side| side.ci95[1] <= too_slow) {
-            (Ruling::Passed, "is not")
+            (GateResult::Passed, "is not")
         } else {
             return None;
         };
@@ -163,7 +163,7 @@ impl Limit {
 
     /// Nothing was compared: what is not measured is not known to be as fast.
     pub fn nothing(&self, why: &str) -> Gate {
-        Gate { ruling: Ruling::Failed, text: format!("not compared: {why}") }
+        Gate { ruling: GateResult::Failed, text: format!("not compared: {why}") }
     }
 
     /// It cannot be known from what there is.
@@ -171,11 +171,11 @@ impl Limit {
         Gate { ruling: self.undecided(), text: format!("inconclusive: {why}") }
     }
 
-    fn undecided(&self) -> Ruling {
+    fn undecided(&self) -> GateResult {
         match self.inconclusive {
-            None => Ruling::Inconclusive,
-            Some(Inconclusive::Pass) => Ruling::Passed,
-            Some(Inconclusive::Fail) => Ruling::Failed,
+            None => GateResult::Inconclusive,
+            Some(Inconclusive::Pass) => GateResult::Passed,
+            Some(Inconclusive::Fail) => GateResult::Failed,
         }
     }
 
@@ -246,11 +246,14 @@ mod tests {
     #[test]
     fn three_answers() {
         let ruling = |ratio, ci95| limit(None).rule("b", ratio, ci95, 10).ruling;
-        assert_eq!(ruling(1.08, [1.04, 1.12]), Ruling::Failed);
-        assert_eq!(ruling(1.01, [0.99, 1.03]), Ruling::Passed);
-        assert_eq!(ruling(1.04, [1.00, 1.08]), Ruling::Inconclusive);
-        assert_eq!(ruling(1.0, [f64::NAN, f64::NAN]), Ruling::Inconclusive);
-        assert!(Ruling::Failed > Ruling::Inconclusive && Ruling::Inconclusive > Ruling::Passed);
+        assert_eq!(ruling(1.08, [1.04, 1.12]), GateResult::Failed);
+        assert_eq!(ruling(1.01, [0.99, 1.03]), GateResult::Passed);
+        assert_eq!(ruling(1.04, [1.00, 1.08]), GateResult::Inconclusive);
+        assert_eq!(ruling(1.0, [f64::NAN, f64::NAN]), GateResult::Inconclusive);
+        assert!(
+            GateResult::Failed > GateResult::Inconclusive
+                && GateResult::Inconclusive > GateResult::Passed
+        );
     }
 
     /// Sessions of 10, 100 and 400 runs were told that 120, 1150 and 5268 would decide.
@@ -262,7 +265,7 @@ mod tests {
             &found(1.058, [0.992, 1.127], None),
             "both in turn would",
         );
-        assert_eq!(gate.ruling, Ruling::Inconclusive);
+        assert_eq!(gate.ruling, GateResult::Inconclusive);
         assert!(gate.text.ends_with("both in turn would"), "{}", gate.text);
         assert!(!gate.text.contains("about"), "{}", gate.text);
         for ci95 in [[1.04, 1.12], [0.99, 1.03]] {
@@ -271,7 +274,7 @@ mod tests {
         }
         let mean = Some((1.1, [0.95, 1.3]));
         let slow = limit(None).rule_sessions("b", &found(1.0, [0.99, 1.02], mean), "");
-        assert_eq!(slow.ruling, Ruling::Inconclusive);
+        assert_eq!(slow.ruling, GateResult::Inconclusive);
     }
 
     #[test]
@@ -281,7 +284,7 @@ mod tests {
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
         assert!(gate.text.contains("too near the limit"), "{}", gate.text);
         for (said, ruling) in
-            [(Inconclusive::Pass, Ruling::Passed), (Inconclusive::Fail, Ruling::Failed)]
+            [(Inconclusive::Pass, GateResult::Passed), (Inconclusive::Fail, GateResult::Failed)]
         {
             assert_eq!(limit(Some(said)).rule("b", 1.05, [1.01, 1.09], 10).ruling, ruling);
         }

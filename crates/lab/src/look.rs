@@ -12,7 +12,7 @@ use vmeter_record::look::follow::{Follower, News, EACH};
 use vmeter_record::look::{self, LookError, Request, Vmm};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::{begin, cache_dir, record, Answer, Cut, Experiment, Interrupt, NOT_CUT};
+use vmeter_session::{begin, cache_dir, record, Answer, Experiment, Interrupt, Shardable, NOT_CUT};
 use vmeter_session::{RunOptions, Session, Watch};
 
 pub(crate) const KIND: &str = "look";
@@ -206,7 +206,7 @@ impl Experiment for Kind {
              vmeter boot measures from the VMM's exec")
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 }

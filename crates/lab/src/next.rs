@@ -16,7 +16,7 @@ use vmeter_model::{MachineSpec, RunRecord};
 use vmeter_record::look::next::{follow_from_exec, Following, SEEN};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{failure, host, usage, Class};
-use vmeter_session::{begin, cache_dir, execute, record, Answer, Cut, Experiment, NOT_CUT};
+use vmeter_session::{begin, cache_dir, execute, record, Answer, Experiment, Shardable, NOT_CUT};
 use vmeter_session::{RunOptions, Watch};
 
 pub(crate) const KIND: &str = "next";
@@ -223,7 +223,7 @@ impl Experiment for Kind {
              sessions of `vmeter boot --next`")
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 }

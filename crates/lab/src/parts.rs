@@ -15,12 +15,12 @@ exported! {
     pub(crate) struct Machine<'a> of SessionMachine {
         label: &'a str,
         argv: &'a [String],
-        chosen: Vec<Chosen<'a>>,
+        chosen: Vec<ResolvedOption<'a>>,
         provenance: BTreeMap<&'a str, &'a str>,
         spec: Spec<'a>,
     }
 
-    struct Chosen<'a> of vmeter_model::Chosen {
+    struct ResolvedOption<'a> of vmeter_model::ResolvedOption {
         what: &'a str,
         value: &'a str,
         note: &'a str,

@@ -10,7 +10,7 @@ use vmeter_base::files;
 use vmeter_kernel_image::{BuildSymbols, KernelImage};
 use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
-use vmeter_model::{Accel, Chosen, MachineSpec};
+use vmeter_model::{Accel, MachineSpec, ResolvedOption};
 use vmeter_record::ready::Until;
 use vmeter_session::failure::{host, usage};
 use vmeter_timeline::NamedMark;
@@ -97,7 +97,7 @@ pub(crate) fn prepare_with(
     let mut chosen = machine.chosen.clone();
     if let Some(sizes) = inputs.sizes {
         let total = sizes.unpacked as f64 / 1024.0;
-        chosen.push(Chosen::new(
+        chosen.push(ResolvedOption::new(
             "initramfs",
             format!("{}, {total:.0} KiB", spec.init.as_deref().unwrap_or("minimal")),
             "--init minimal|udev or --initrd FILE",

@@ -2,7 +2,7 @@
 
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
-use vmeter_stats::steady::{alike, first_unlike, goes_with};
+use vmeter_stats::autocorrelation::{alike, first_unlike, goes_with};
 
 /// Series that would be called so by chance, of all that a result has.
 const BY_CHANCE: f64 = 0.05;

@@ -161,7 +161,7 @@ pub(crate) fn ratio_words(comparison: &Comparison) -> String {
 mod tests {
     use super::*;
     use crate::compare::comparison;
-    use crate::gate::{Limit, Ruling};
+    use crate::gate::{GateResult, Limit};
     use vmeter_stats::rng::Rng;
     use vmeter_stats::Rule;
 
@@ -190,7 +190,7 @@ mod tests {
         );
         assert!(said.contains("B's mean is 1.19"), "{said}");
         let gate = limit.of_comparison(&found);
-        assert_eq!(gate.ruling, Ruling::Inconclusive);
+        assert_eq!(gate.ruling, GateResult::Inconclusive);
         assert!(
             gate.text.contains("4 of 40 runs of B") && gate.text.contains("would decide"),
             "{}",
@@ -205,11 +205,11 @@ mod tests {
             said.starts_with("B is slower than A") && said.contains("its mean is 1.3"),
             "{said}"
         );
-        assert_eq!(limit.of_comparison(&found).ruling, Ruling::Failed);
+        assert_eq!(limit.of_comparison(&found).ruling, GateResult::Failed);
         // Without them it is as it ever was.
         let found = judged(40, &[], 1.0, 1.0);
         assert_eq!((found.verdict, &found.tail), (Verdict::Equal, &None));
-        assert_eq!(limit.of_comparison(&found).ruling, Ruling::Passed);
+        assert_eq!(limit.of_comparison(&found).ruling, GateResult::Passed);
     }
 
     #[test]

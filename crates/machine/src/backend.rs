@@ -15,7 +15,7 @@ use crate::vmm::{Abilities, ConfigFile, Dialect};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use vmeter_model::{Accel, Chosen, MachineSpec};
+use vmeter_model::{Accel, MachineSpec, ResolvedOption};
 
 /// Every back end, in the order in which they are asked. A new one is a file and a
 /// line here.
@@ -176,7 +176,7 @@ pub struct Machine {
     /// The command line; empty for a machine without a process.
     pub argv: Vec<OsString>,
     /// What was chosen for the user.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<ResolvedOption>,
     /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
     pub provenance: BTreeMap<String, String>,
     /// How guest instructions are executed, where known.
@@ -224,7 +224,7 @@ impl Machine {
     }
 
     pub(crate) fn choose(&mut self, what: &str, value: impl Into<String>, why: impl Into<String>) {
-        self.chosen.push(Chosen::new(what, value, why));
+        self.chosen.push(ResolvedOption::new(what, value, why));
     }
 }
 

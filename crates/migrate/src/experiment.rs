@@ -21,7 +21,7 @@ use vmeter_record::clock::{self, Conversion};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::{cache_dir, carry_out, pinned, Given, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunRequest, Runner, Views};
+use vmeter_session::{Answer, Experiment, RunRequest, Runner, Shardable, Views};
 use vmeter_session::{RunOptions, Session, Watch};
 
 /// Its name.
@@ -184,7 +184,7 @@ impl Runner<PlannedMigration> for Migrations {
         format!("{:.1} s", run.data.migration.total_s)
     }
 
-    fn hopeless(&self, run: &SavedMigration) -> Option<String> {
+    fn fatal_reason(&self, run: &SavedMigration) -> Option<String> {
         let migration = &run.data.migration;
         migration.was_refused().then(|| {
             let (index, label) = (run.head.index, &run.head.label);
@@ -222,7 +222,7 @@ impl Experiment for Kind {
         Ok(Box::new(summary::result(&Session::open(dir)?)?))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err("what a migration takes depends on the host as a whole, so that runs of several hosts say nothing together; only sweeps and ranges are cut into shards")
     }
 
@@ -238,7 +238,7 @@ impl Answer for MigrateResult {
 
     /// A migration that did not arrive, or arrived with other memory. Where a side was killed:
     /// a guest that is not where it should be.
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.runs.iter().any(|run| {
             let differs = run.seen.verification.as_ref().is_some_and(|v| !v.equal);
             differs || !run.seen.is_as_it_should(self.setup.killed)

@@ -5,7 +5,7 @@ use crate::side::Side;
 use serde::{Deserialize, Serialize};
 use vmeter_model::result::Envelope;
 use vmeter_model::sweep::Settings;
-use vmeter_model::{Chosen, Estimate};
+use vmeter_model::{Estimate, ResolvedOption};
 
 /// What the guest does while it is migrated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -105,7 +105,7 @@ pub struct MigrateSetup {
     /// The source's command line; the destination's has `-incoming defer` besides.
     pub argv: Vec<String>,
     /// What was chosen for the source.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<ResolvedOption>,
     /// Memory of the guest.
     pub memory_bytes: u64,
     /// Measured runs of each point.

@@ -293,11 +293,11 @@ impl<'a> Pair<'a> {
             || self.samples.get(self.samples.len() - 2).is_some_and(|last| last.round != round);
         let at_s = self.since_start();
         let throttle = self.info.cpu_throttle_percentage;
-        let hopeless = new_round
+        let fatal_reason = new_round
             && round > 0
             && !self.task.knobs.postcopy
             && self.progress.round(round, at_s, self.info.ram.remaining, throttle);
-        if hopeless {
+        if fatal_reason {
             let limit = limits.downtime_limit;
             let reason = format!(
                 "after {round} rounds no less is left to send than before; the downtime limit is {limit} ms"

@@ -28,13 +28,13 @@ pub struct Event {
     /// Instructions the guest had executed by then, where the source counts them.
     pub insns: Option<u64>,
     /// What it was.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// The kinds of event that the timeline understands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum What {
+pub enum EventKind {
     /// The VMM's `execve` returned in the new image (end of the kernel's exec work).
     VmmExec,
     /// The `execve` of a wrapper (a script, `taskset`) that will execute the VMM in its turn.

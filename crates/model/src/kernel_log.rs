@@ -99,7 +99,7 @@ fn digits(text: &str, count: std::ops::RangeInclusive<usize>) -> Option<(Ns, &st
 
 /// When a line of a console was said, as against when it arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Said {
+pub enum LogMessage {
     /// It is no line of the kernel's log, or has no stamp: nothing is known.
     Unknown,
     /// As it arrived.
@@ -111,8 +111,8 @@ pub enum Said {
 }
 
 /// When each line of a console was said; `lines` are (arrival, text) in order.
-pub fn said(lines: &[(Ns, &str)]) -> Vec<Said> {
-    let mut said = vec![Said::Unknown; lines.len()];
+pub fn said(lines: &[(Ns, &str)]) -> Vec<LogMessage> {
+    let mut said = vec![LogMessage::Unknown; lines.len()];
     let stamped: Vec<Stamped> = lines
         .iter()
         .enumerate()
@@ -123,15 +123,15 @@ pub fn said(lines: &[(Ns, &str)]) -> Vec<Said> {
         .collect();
     let up = stamped.iter().position(|line| line.comes_up).unwrap_or(0);
     let (foreign, stamped) = without_foreign(stamped, up);
-    foreign.iter().for_each(|index| said[*index] = Said::Again);
+    foreign.iter().for_each(|index| said[*index] = LogMessage::Again);
     let rushed = rushed(&stamped[up..]);
-    let head = if rushed.first() == Some(&true) { Said::Again } else { Said::HeldBack };
+    let head = if rushed.first() == Some(&true) { LogMessage::Again } else { LogMessage::HeldBack };
     stamped[..up].iter().for_each(|line| said[line.index] = head);
     let mut latest = Ns::MIN;
     for (line, rushed) in stamped[up..].iter().zip(rushed) {
         let goes_back = line.stamp.saturating_add(SLACK) < latest;
-        said[line.index] = if rushed || goes_back { Said::Again } else { Said::Live };
-        if said[line.index] == Said::Live {
+        said[line.index] = if rushed || goes_back { LogMessage::Again } else { LogMessage::Live };
+        if said[line.index] == LogMessage::Live {
             latest = latest.max(line.stamp);
         }
     }
@@ -213,7 +213,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    fn of(lines: &[(Ns, &str)]) -> Vec<Said> {
+    fn of(lines: &[(Ns, &str)]) -> Vec<LogMessage> {
         said(&lines.iter().map(|(ms, text)| (ms * MS, *text)).collect::<Vec<_>>())
     }
 
@@ -245,7 +245,7 @@ mod tests {
             (1_310, "systemd[1]: no stamp"),
             (9_000, "[    4.000000] the clock lost seconds"),
         ]);
-        use Said::{HeldBack, Live, Unknown};
+        use LogMessage::{HeldBack, Live, Unknown};
         assert_eq!(said, [HeldBack, HeldBack, Live, Live, Unknown, Live]);
     }
 
@@ -258,7 +258,7 @@ mod tests {
             (3_320, "[    2.850000] Run /init as init process"),
         ];
         // `quiet`: there is no other.
-        assert_eq!(of(&again), [Said::Again; 4]);
+        assert_eq!(of(&again), [LogMessage::Again; 4]);
         let mut both = vec![
             (300, "[    0.000000] Linux version 6.1"),
             (301, "[    0.800000] printk: console [ttyS0] enabled"),
@@ -267,8 +267,17 @@ mod tests {
         both.extend(again);
         both.push((7_000, "[    7.400000] random: crng init done"));
         let said = of(&both);
-        assert_eq!(said[..3], [Said::HeldBack, Said::Live, Said::Live]);
-        assert_eq!(said[3..], [Said::Again, Said::Again, Said::Again, Said::Again, Said::Live]);
+        assert_eq!(said[..3], [LogMessage::HeldBack, LogMessage::Live, LogMessage::Live]);
+        assert_eq!(
+            said[3..],
+            [
+                LogMessage::Again,
+                LogMessage::Again,
+                LogMessage::Again,
+                LogMessage::Again,
+                LogMessage::Live
+            ]
+        );
     }
 
     #[test]
@@ -280,7 +289,7 @@ mod tests {
             (3_770, "[    0.000000] Probably due to long platform interrupts."),
             (3_900, "[    0.889320] smp: Brought up 1 node, 2 CPUs"),
         ]);
-        use Said::{Again, Live};
+        use LogMessage::{Again, Live};
         assert_eq!(said, [Live, Live, Again, Again, Live]);
     }
 

@@ -26,9 +26,9 @@ pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};
 pub use end::{Cause, End};
-pub use event::{Event, UnitFile, What};
+pub use event::{Event, EventKind, UnitFile};
 pub use findings::FindingVerdict;
-pub use machine::{Chosen, MachineSpec};
+pub use machine::{MachineSpec, ResolvedOption};
 pub use moment::Moment;
 pub use process::Process;
 pub use run::{Outcome, RunRecord};

@@ -10,7 +10,7 @@ pub const GUEST_BOOTED: &str = "guest-booted";
 /// What was chosen for a machine. On disk, the three in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, String, String)", into = "(String, String, String)")]
-pub struct Chosen {
+pub struct ResolvedOption {
     /// What, e.g. `accel`.
     pub what: String,
     /// Its value.
@@ -19,21 +19,21 @@ pub struct Chosen {
     pub note: String,
 }
 
-impl Chosen {
+impl ResolvedOption {
     /// A choice.
     pub fn new(what: impl Into<String>, value: impl Into<String>, note: impl Into<String>) -> Self {
-        Chosen { what: what.into(), value: value.into(), note: note.into() }
+        ResolvedOption { what: what.into(), value: value.into(), note: note.into() }
     }
 }
 
-impl From<(String, String, String)> for Chosen {
+impl From<(String, String, String)> for ResolvedOption {
     fn from((what, value, note): (String, String, String)) -> Self {
-        Chosen { what, value, note }
+        ResolvedOption { what, value, note }
     }
 }
 
-impl From<Chosen> for (String, String, String) {
-    fn from(Chosen { what, value, note }: Chosen) -> Self {
+impl From<ResolvedOption> for (String, String, String) {
+    fn from(ResolvedOption { what, value, note }: ResolvedOption) -> Self {
         (what, value, note)
     }
 }

@@ -6,7 +6,7 @@
 //! Analysis reads nothing else, so a saved run takes the path of a live one.
 
 use crate::end::End;
-use crate::machine::{Chosen, MachineSpec};
+use crate::machine::{MachineSpec, ResolvedOption};
 use crate::moment::Moment;
 use crate::time::{ClockReading, Ns};
 use serde::{Deserialize, Serialize};
@@ -296,7 +296,7 @@ pub struct SessionMachine {
     /// What the user asked for.
     pub spec: MachineSpec,
     /// What was chosen for it.
-    pub chosen: Vec<Chosen>,
+    pub chosen: Vec<ResolvedOption>,
     /// Versions and digests: `vmm`, `kernel`, `firmware`, `initrd`.
     pub provenance: BTreeMap<String, String>,
     /// argv without anything added for watching.

@@ -4,7 +4,7 @@ use crate::recorder::Saved;
 use crate::sources::{self, guest_ftrace, guest_printk, guest_units, kvm_trace};
 use std::collections::BTreeSet;
 use std::path::Path;
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 /// Decodes every source of a run. The events are in order of time; what could
 /// not be decoded comes back as warnings, in words for the user.
@@ -42,18 +42,18 @@ fn leave_out_before(at: Ns, events: &mut Vec<Event>) {
     events.retain(|e| !in_ram(e) || ends(&e.what).is_none_or(|what| begun.contains(what)));
 }
 
-fn begins(what: &What) -> Option<String> {
+fn begins(what: &EventKind) -> Option<String> {
     match what {
-        What::StepStart { step } => Some(step.clone()),
-        What::InitcallStart { function, .. } => Some(function.clone()),
+        EventKind::StepStart { step } => Some(step.clone()),
+        EventKind::InitcallStart { function, .. } => Some(function.clone()),
         _ => None,
     }
 }
 
-fn ends(what: &What) -> Option<&str> {
+fn ends(what: &EventKind) -> Option<&str> {
     match what {
-        What::StepEnd { step } => Some(step),
-        What::InitcallEnd { function, .. } => Some(function),
+        EventKind::StepEnd { step } => Some(step),
+        EventKind::InitcallEnd { function, .. } => Some(function),
         _ => None,
     }
 }
@@ -94,15 +94,15 @@ fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
     let mut events = Vec::with_capacity(run.moments.len());
     for (at, moment) in &run.moments {
         let what = match moment {
-            Moment::WrapperExec => What::WrapperExec,
-            Moment::WrapperResumed => What::WrapperResumed,
-            Moment::VmmExec => What::VmmExec,
-            Moment::VmmEntry => What::VmmEntry,
-            Moment::VmmMain => What::VmmMain,
-            Moment::VmmExiting => What::VmmExiting,
-            Moment::VmmKilled => What::VmmKilled,
-            Moment::VmmExit => What::VmmExit,
-            Moment::Ready => What::Ready,
+            Moment::WrapperExec => EventKind::WrapperExec,
+            Moment::WrapperResumed => EventKind::WrapperResumed,
+            Moment::VmmExec => EventKind::VmmExec,
+            Moment::VmmEntry => EventKind::VmmEntry,
+            Moment::VmmMain => EventKind::VmmMain,
+            Moment::VmmExiting => EventKind::VmmExiting,
+            Moment::VmmKilled => EventKind::VmmKilled,
+            Moment::VmmExit => EventKind::VmmExit,
+            Moment::Ready => EventKind::Ready,
             // Nothing of a wrapper's is told apart but its exec.
             Moment::WrapperEntry | Moment::WrapperMain => continue,
             // The timeline has these from the run itself.
@@ -150,7 +150,8 @@ mod tests {
         };
         let lines = |run: &RunRecord| -> Vec<_> {
             let (events, _) = super::events(dir.path(), run);
-            let lines = events.into_iter().filter(|e| matches!(e.what, What::ConsoleLine { .. }));
+            let lines =
+                events.into_iter().filter(|e| matches!(e.what, EventKind::ConsoleLine { .. }));
             lines.map(|e| e.at).collect()
         };
         assert_eq!(lines(&run), [10, 60, 90], "while it was looked into, and after");
@@ -163,18 +164,18 @@ mod tests {
             error_ns: 0,
             source: source.into(),
             insns: None,
-            what: What::PowerOff,
+            what: EventKind::PowerOff,
         };
         let sources = ["guest-printk", "guest-ftrace", "guest-units", "console"];
         let mut events: Vec<Event> =
             sources.iter().flat_map(|source| [event(5, source), event(15, source)]).collect();
         let step = |at, what| Event { what, ..event(at, "guest-ftrace") };
         let (run, sync) = ("run /x".to_owned(), "sync".to_owned());
-        events.push(step(5, What::StepStart { step: run.clone() }));
-        events.push(step(16, What::StepEnd { step: run }));
+        events.push(step(5, EventKind::StepStart { step: run.clone() }));
+        events.push(step(16, EventKind::StepEnd { step: run }));
         let whole = [
-            step(17, What::StepStart { step: sync.clone() }),
-            step(18, What::StepEnd { step: sync }),
+            step(17, EventKind::StepStart { step: sync.clone() }),
+            step(18, EventKind::StepEnd { step: sync }),
         ];
         events.extend(whole.clone());
         leave_out_before(10, &mut events);
@@ -195,7 +196,7 @@ mod tests {
         let run: RunRecord = serde_json::from_str(&json).expect("read");
         let (events, warnings) = super::events(Path::new("/nonexistent"), &run);
         let whats: Vec<_> = events.into_iter().map(|e| e.what).collect();
-        assert_eq!(whats, [What::VmmExec, What::VmmExit]);
+        assert_eq!(whats, [EventKind::VmmExec, EventKind::VmmExit]);
         assert!(warnings[0].contains("vmm-frozen"), "{warnings:?}");
     }
 }

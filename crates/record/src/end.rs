@@ -45,7 +45,7 @@ const OUT_OF_MEMORY: [&str; 5] = [
 
 /// What the recordings of a run say of its end.
 #[derive(Debug, Clone, Default)]
-pub struct Clues {
+pub struct EndEvidence {
     /// The console's lines.
     pub console: Vec<String>,
     /// What the kernel itself wrote into its log, where that was read out of its RAM.
@@ -66,7 +66,7 @@ pub struct Clues {
     pub kvm_traced: bool,
 }
 
-impl Clues {
+impl EndEvidence {
     /// True if something says that a guest ran.
     pub(crate) fn have_guest(&self) -> bool {
         self.kernel_log.is_some()
@@ -102,7 +102,7 @@ pub(crate) struct Judged {
 }
 
 /// What ended a run. `last` finds the last thing that was seen of it, for one that timed out.
-pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String) -> Judged {
+pub(crate) fn judge(run: &Run<'_>, clues: &EndEvidence, last: impl FnOnce() -> String) -> Judged {
     let mut warnings = clues.cut.clone();
     let end = ended(run, clues, &mut warnings);
     let outcome = match end.cause {
@@ -143,7 +143,7 @@ pub(crate) fn judge(run: &Run<'_>, clues: &Clues, last: impl FnOnce() -> String)
     Judged { end, outcome, warnings }
 }
 
-fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
+fn ended(run: &Run<'_>, clues: &EndEvidence, warnings: &mut Vec<String>) -> End {
     let exit = run.exit;
     if let launch::End::Stopped { reason: Reason::Interrupted, .. } = exit.end {
         return End::new(Cause::Interrupted, and_left(exit, "a signal to vmeter"));
@@ -171,7 +171,7 @@ fn ended(run: &Run<'_>, clues: &Clues, warnings: &mut Vec<String>) -> End {
 }
 
 /// What ended a run whose kernel did not panic.
-fn at_last(run: &Run<'_>, clues: &Clues) -> End {
+fn at_last(run: &Run<'_>, clues: &EndEvidence) -> End {
     match &run.exit.end {
         launch::End::Stopped { reason, .. } => match reason {
             Reason::ReadyPoint => match vmm_that_runs_on(run.exit) {
@@ -197,7 +197,7 @@ fn at_last(run: &Run<'_>, clues: &Clues) -> End {
     }
 }
 
-fn by_itself(run: &Run<'_>, clues: &Clues) -> End {
+fn by_itself(run: &Run<'_>, clues: &EndEvidence) -> End {
     let exit = run.exit;
     if let Some(vmm) = vmm_that_runs_on(exit) {
         return End::new(Cause::RunsOn, format!("{}; {}", exit.status, let_go(vmm)));
@@ -238,7 +238,7 @@ fn with_what_it_left(exit: &Exit) -> String {
 }
 
 /// What the guest did that made its VMM end well.
-fn of_guest(run: &Run<'_>, clues: &Clues) -> End {
+fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
     let says = |line: &str| log_or_console(clues).iter().any(|l| l.contains(line));
     let by_log = whose_log(clues);
     let restarting = RESTARTING.into_iter().find(|line| says(line));
@@ -289,13 +289,13 @@ fn told_to_end<'r>(run: &Run<'r>) -> Option<&'r str> {
 
 /// The program that the guest's kernel killed for lack of memory, in the kernel's words
 /// without its figures.
-fn starved(clues: &Clues) -> Option<&str> {
+fn starved(clues: &EndEvidence) -> Option<&str> {
     let killed =
         log_or_console(clues).iter().find_map(|line| line.find(KILLED).map(|at| &line[at..]));
     killed.map(|line| line.find(") ").map_or(line, |end| &line[..=end]).trim_end_matches(','))
 }
 
-fn whose_log(clues: &Clues) -> &'static str {
+fn whose_log(clues: &EndEvidence) -> &'static str {
     if clues.kernel_log.is_some() {
         "the kernel's log"
     } else {
@@ -304,7 +304,7 @@ fn whose_log(clues: &Clues) -> &'static str {
 }
 
 /// The kernel's own log, where it was read, or what the console showed.
-fn log_or_console(clues: &Clues) -> &[String] {
+fn log_or_console(clues: &EndEvidence) -> &[String] {
     clues.kernel_log.as_deref().unwrap_or(&clues.console)
 }
 
@@ -315,7 +315,7 @@ enum Panic {
     Imitated(&'static str),
 }
 
-fn panicked(run: &Run<'_>, clues: &Clues) -> Panic {
+fn panicked(run: &Run<'_>, clues: &EndEvidence) -> Panic {
     // Who waits for a panic has it.
     let ready = matches!(run.exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
     if ready && matches!(run.until, Until::Line(regex) if regex.as_str().contains("panic")) {
@@ -337,7 +337,7 @@ fn panicked(run: &Run<'_>, clues: &Clues) -> Panic {
 }
 
 /// What a kernel that has panicked does not do any more.
-fn went_on(run: &Run<'_>, clues: &Clues) -> Option<&'static str> {
+fn went_on(run: &Run<'_>, clues: &EndEvidence) -> Option<&'static str> {
     let is_line = match run.until {
         Until::Line(regex) => clues.console.iter().any(|l| l.contains(PANIC) && regex.is_match(l)),
         Until::PowerOff | Until::Userspace | Until::SystemdReady | Until::GuestBooted => false,
@@ -352,14 +352,14 @@ fn went_on(run: &Run<'_>, clues: &Clues) -> Option<&'static str> {
     }
 }
 
-fn panic_line(clues: &Clues) -> String {
+fn panic_line(clues: &EndEvidence) -> String {
     let found = |lines: &[String]| lines.iter().find(|line| line.contains(PANIC)).cloned();
     let in_log = clues.kernel_log.as_deref().and_then(found);
     in_log.or_else(|| found(&clues.console)).unwrap_or_else(|| "it told its VMM so".into())
 }
 
 /// What was seen of a run that timed out.
-fn timed_out(run: &Run<'_>, clues: &Clues, last: String) -> String {
+fn timed_out(run: &Run<'_>, clues: &EndEvidence, last: String) -> String {
     let mut said = last;
     let times = |n: usize| if n == 1 { "once".to_owned() } else { format!("{n} times") };
     // A restart is several resets: a kernel tries several ways, and so does the firmware
@@ -471,7 +471,7 @@ mod tests {
         }
     }
 
-    fn judged(kvm: bool, clues: &Clues) -> Judged {
+    fn judged(kvm: bool, clues: &EndEvidence) -> Judged {
         let exit = exit();
         let run = Run { kvm, ..run(&exit) };
         judge(&run, clues, String::new)
@@ -479,15 +479,15 @@ mod tests {
 
     #[test]
     fn a_reset_under_kvm_may_be_a_triple_fault_unless_kvm_was_traced() {
-        let reset = Clues { shutdown: Some("guest-reset".into()), ..Clues::default() };
-        let said = |kvm, clues: &Clues| judged(kvm, clues).end;
+        let reset = EndEvidence { shutdown: Some("guest-reset".into()), ..EndEvidence::default() };
+        let said = |kvm, clues: &EndEvidence| judged(kvm, clues).end;
         let untraced = said(true, &reset);
         assert_eq!(untraced.cause, Cause::Reset);
         assert!(untraced.evidence.contains("triple fault reads the same"), "{untraced:?}");
-        let traced = Clues { kvm_traced: true, ..reset.clone() };
+        let traced = EndEvidence { kvm_traced: true, ..reset.clone() };
         assert_eq!(said(true, &traced), End::new(Cause::Reset, "QMP: guest-reset"));
         assert_eq!(said(false, &reset), End::new(Cause::Reset, "QMP: guest-reset"));
-        let fault = Clues { triple_faults: 1, ..traced };
+        let fault = EndEvidence { triple_faults: 1, ..traced };
         assert_eq!(said(true, &fault).cause, Cause::TripleFault);
     }
 
@@ -496,7 +496,7 @@ mod tests {
         let stopped = launch::End::Stopped { reason: Reason::ReadyPoint, at_ns: 1 };
         let exit = Exit { end: stopped, ..exit() };
         let console = vec!["[ 1.2] Kernel panic - not syncing: no root".to_owned()];
-        let clues = Clues { console, ..Clues::default() };
+        let clues = EndEvidence { console, ..EndEvidence::default() };
         let cause = |regex: &str| {
             let until = Until::Line(regex::Regex::new(regex).expect("an expression"));
             judge(&Run { until: &until, ..run(&exit) }, &clues, String::new).end.cause
@@ -511,7 +511,7 @@ mod tests {
         let judged = |exit: &Exit, cut_short: Option<&str>, console: &[&str]| {
             let run = Run { cut_short: cut_short.map(str::to_owned), ..run(exit) };
             let console = console.iter().map(|line| (*line).to_owned()).collect();
-            judge(&run, &Clues { console, ..Clues::default() }, String::new)
+            judge(&run, &EndEvidence { console, ..EndEvidence::default() }, String::new)
         };
         let unknown = judged(&exit, None, &[]);
         assert_eq!((unknown.end.cause, unknown.outcome), (Cause::Exit, Outcome::Done));
@@ -532,7 +532,7 @@ mod tests {
         let end = |exit: &Exit| {
             let run = run(exit);
             let shutdown = Some("host-signal".to_owned());
-            judge(&run, &Clues { shutdown, ..Clues::default() }, String::new)
+            judge(&run, &EndEvidence { shutdown, ..EndEvidence::default() }, String::new)
         };
         let by_others = end(&exit);
         assert_eq!(by_others.end.cause, Cause::Quit);
@@ -555,7 +555,8 @@ mod tests {
         ] {
             let shutdown = Some("guest-reset".to_owned());
             let console = vec![last.to_owned()];
-            let clues = Clues { shutdown, triple_faults: 1, console, ..Clues::default() };
+            let clues =
+                EndEvidence { shutdown, triple_faults: 1, console, ..EndEvidence::default() };
             assert_eq!(judged(true, &clues).end.cause, cause, "{last}");
         }
     }
@@ -567,7 +568,8 @@ mod tests {
         let said = |console: &[&str]| {
             let run = run(&exit);
             let console = console.iter().map(|line| (*line).to_owned()).collect();
-            let clues = Clues { resets: 7, triple_faults: 2, console, ..Clues::default() };
+            let clues =
+                EndEvidence { resets: 7, triple_faults: 2, console, ..EndEvidence::default() };
             match judge(&run, &clues, || "x".into()).outcome {
                 Outcome::TimedOut { last } => last,
                 other => panic!("{other:?}"),
@@ -585,17 +587,17 @@ mod tests {
     #[test]
     fn a_program_killed_for_lack_of_memory_is_no_good_end() {
         let line = "[ 1.5] Out of memory: Killed process 7 (a b) total-vm:9kB, anon-rss:8kB";
-        let off = Clues { shutdown: Some("guest-shutdown".into()), ..Clues::default() };
+        let off = EndEvidence { shutdown: Some("guest-shutdown".into()), ..EndEvidence::default() };
         assert_eq!(judged(false, &off).outcome, Outcome::Done);
         let log = Some(vec![line.to_owned(), POWER_DOWN.to_owned()]);
-        let starved = judged(false, &Clues { kernel_log: log, ..off.clone() });
+        let starved = judged(false, &EndEvidence { kernel_log: log, ..off.clone() });
         let known = "the kernel's log: Out of memory: Killed process 7 (a b)";
         assert_eq!(starved.end, End::new(Cause::Starved, known));
         assert!(matches!(starved.outcome, Outcome::UnexpectedEnd { .. }));
         // What a control group's own bound kills, and what a program prints beside a log.
         let own = "[ 1.5] Memory cgroup out of memory: Killed process 7 (a)".to_owned();
         let (log, console) = (Some(vec![own]), vec![line.to_owned()]);
-        let bounded = judged(false, &Clues { kernel_log: log, console, ..off });
+        let bounded = judged(false, &EndEvidence { kernel_log: log, console, ..off });
         assert_eq!(bounded.outcome, Outcome::Done);
     }
 }

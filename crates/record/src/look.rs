@@ -27,7 +27,7 @@ use vmeter_machine::vmm::Abilities;
 use vmeter_model::kernel_log::LOST;
 use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
 use vmeter_model::time::seconds;
-use vmeter_model::{Event, MachineSpec, Moment, Ns, RunRecord, What, SCHEMA};
+use vmeter_model::{Event, EventKind, MachineSpec, Moment, Ns, RunRecord, SCHEMA};
 
 pub use vmm::{name_in, of_libvirt, Vmm};
 
@@ -249,8 +249,9 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
     let (events, _) = decode::events(request.dir, run);
     let mut said = Vec::new();
     let lines = || events.iter().filter(|event| event.source == guest_printk::NAME);
-    let is_lost = |event: &Event| matches!(&event.what, What::Count { name, .. } if name == LOST);
-    let line = |event: &&Event| matches!(event.what, What::KernelLine { .. });
+    let is_lost =
+        |event: &Event| matches!(&event.what, EventKind::Count { name, .. } if name == LOST);
+    let line = |event: &&Event| matches!(event.what, EventKind::KernelLine { .. });
     let Some(begin) = lines().find(line).map(|event| event.at) else {
         return vec!["nothing of the guest's log has a place in time: the run is from the VMM's \
                      start to the look"
@@ -339,13 +340,13 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
 
 /// True for what a kernel says last: it powers off, halts or restarts its machine (kernel/reboot.c).
 fn powers_off(event: &Event) -> bool {
-    matches!(&event.what, What::KernelLine { text, by_program: false } if text.starts_with("reboot: "))
+    matches!(&event.what, EventKind::KernelLine { text, by_program: false } if text.starts_with("reboot: "))
 }
 
 /// When an event or a line says that the guest is where the run is measured to.
 fn reached(events: &[Event], pattern: Option<&Regex>) -> Option<Ns> {
     let says = |event: &&Event| match &event.what {
-        What::KernelLine { text, .. } => pattern.is_some_and(|pattern| pattern.is_match(text)),
+        EventKind::KernelLine { text, .. } => pattern.is_some_and(|pattern| pattern.is_match(text)),
         _ => false,
     };
     events.iter().find(says).map(|event| event.at)
@@ -353,14 +354,16 @@ fn reached(events: &[Event], pattern: Option<&Regex>) -> Option<Ns> {
 
 /// When the guest itself says that it is up.
 fn up(events: &[Event]) -> Option<Ns> {
-    let ready = events.iter().find(|event| event.what == What::Ready).map(|event| event.at);
+    let ready = events.iter().find(|event| event.what == EventKind::Ready).map(|event| event.at);
     ready.or_else(|| reached(events, Until::SystemdReady.pattern().as_ref()))
 }
 
 /// When a guest began to be silent.
 fn silent(events: &[Event]) -> Option<Ns> {
     // Files and counts have no time of their own.
-    let timed = |event: &&Event| !matches!(event.what, What::Count { .. } | What::UnitFile { .. });
+    let timed = |event: &&Event| {
+        !matches!(event.what, EventKind::Count { .. } | EventKind::UnitFile { .. })
+    };
     let times: Vec<Ns> = events.iter().filter(timed).map(|event| event.at).collect();
     let pair = times.windows(2).find(|pair| pair[1].saturating_sub(pair[0]) >= SILENCE);
     pair.map(|pair| pair[0]).or(times.last().copied())
@@ -369,7 +372,7 @@ fn silent(events: &[Event]) -> Option<Ns> {
 /// How the next boot of this guest tells more, where nothing was traced.
 fn untraced(run: &RunRecord, events: &[Event]) -> Option<String> {
     let traced = run.sources.iter().any(|source| source.name == sources::guest_ftrace::NAME);
-    let calls = events.iter().any(|event| matches!(&event.what, What::KernelLine { text, .. } if text.starts_with("calling ")));
+    let calls = events.iter().any(|event| matches!(&event.what, EventKind::KernelLine { text, .. } if text.starts_with("calling ")));
     (!traced && !calls).then(|| {
         format!(
             "the guest was not told to trace: with `{}` on its kernel's command line, the next \

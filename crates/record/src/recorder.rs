@@ -1,6 +1,6 @@
 //! What a recorder is: one kind of recording, made live and read again later.
 
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::stamped::Input;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ pub trait Recorder: Sync + 'static {
     }
 
     /// Adds what its files say of the run's end.
-    fn clues(&self, raw: &Self::Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Self::Raw, clues: &mut EndEvidence) {
         let _ = (raw, clues);
     }
 }
@@ -122,7 +122,7 @@ pub trait AnyRecorder: Sync {
     /// As [`Recorder::refine_events`].
     fn refine_events(&self, saved: &Saved<'_>, events: &mut [Event]);
     /// As [`Recorder::clues`]; none where its files can't be read.
-    fn clues(&self, saved: &Saved<'_>, clues: &mut Clues);
+    fn clues(&self, saved: &Saved<'_>, clues: &mut EndEvidence);
 }
 
 impl<R: Recorder> AnyRecorder for R {
@@ -147,7 +147,7 @@ impl<R: Recorder> AnyRecorder for R {
         Recorder::refine_events(self, saved, events);
     }
 
-    fn clues(&self, saved: &Saved<'_>, clues: &mut Clues) {
+    fn clues(&self, saved: &Saved<'_>, clues: &mut EndEvidence) {
         if let Ok(Some(raw)) = saved.raw(self) {
             Recorder::clues(self, &raw, clues);
         }
@@ -311,7 +311,7 @@ mod tests {
         std::fs::remove_file(file).expect("removed");
         let again = saved.raw(&Console).expect("known").expect("there");
         assert!(Rc::ptr_eq(&first, &again));
-        let mut clues = Clues::default();
+        let mut clues = EndEvidence::default();
         AnyRecorder::clues(&Console, &saved, &mut clues);
         assert_eq!(clues.console, ["hello"]);
         assert!(Saved::new(dir.path(), &of_run).raw(&Console).is_err(), "the file is gone");

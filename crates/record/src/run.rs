@@ -1,14 +1,14 @@
 //! One boot, recorded.
 
 use crate::clock;
-use crate::end::{self, Clues, Judged, PANIC};
+use crate::end::{self, EndEvidence, Judged, PANIC};
 use crate::loader_file;
 use crate::no_boot::{as_shown, NOTHING_TO_BOOT};
-use crate::own_failures::OwnFailures;
 use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS, WHOSE};
 use crate::recorder::{Context, Live, Saved, SourceError};
 use crate::sources::{self, console, firmware};
 use crate::stamped;
+use crate::vmeter_errors::OwnFailures;
 use crate::wrapped::{self, Follows, Found, Lives};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -22,7 +22,7 @@ use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Cause, Moment, Ns, RunRecord, What, SCHEMA};
+use vmeter_model::{Accel, Cause, EventKind, Moment, Ns, RunRecord, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
 const PLAIN_CONSOLE: &str = "console.raw";
@@ -456,7 +456,7 @@ fn judged(
 ) -> (Judged, bool) {
     let dir = request.context.dir;
     let saved = Saved::new(dir, record);
-    let mut clues = Clues::default();
+    let mut clues = EndEvidence::default();
     for recorder in sources::all() {
         recorder.clues(&saved, &mut clues);
     }
@@ -605,51 +605,51 @@ fn plain_console(dir: &Path) -> Vec<String> {
 /// The last thing that the guest or its VMM was seen to do, in words.
 fn last_seen(dir: &Path, record: &RunRecord) -> String {
     let (events, _) = crate::decode::events(dir, record);
-    let said = |what: &What| match what {
-        What::ConsoleLine { text, .. } => Some(format!("console line {:?}", as_shown(text))),
-        What::KernelLine { text, .. } => Some(format!("kernel log line {text:?}")),
-        What::FirmwareLine { text } => Some(format!("firmware log line {text:?}")),
-        What::InitcallStart { function, .. } => Some(format!("initcall {function}")),
-        What::StepStart { step } => Some(format!("init's step {step:?}")),
-        What::Reached { symbol } => Some(format!("the guest reached {symbol}")),
-        What::RunState { state } => Some(format!("the VMM's state became {state:?}")),
-        What::VmmMain => Some("the VMM's main; nothing of its guest".into()),
-        What::VmmExec => Some("the VMM's exec; nothing of its guest".into()),
-        What::InitcallLevel { level } => Some(format!("initcall level {level}")),
-        What::ModuleLoad { module, .. } => Some(format!("the load of module {module}")),
-        What::ProcessExec { file, .. } => Some(format!("the guest executed {file}")),
-        What::Ready => Some("the guest said that it is ready".into()),
-        What::ShutdownStart => Some("the guest's shutdown began".into()),
-        What::PowerOff => Some("the guest's power-off".into()),
+    let said = |what: &EventKind| match what {
+        EventKind::ConsoleLine { text, .. } => Some(format!("console line {:?}", as_shown(text))),
+        EventKind::KernelLine { text, .. } => Some(format!("kernel log line {text:?}")),
+        EventKind::FirmwareLine { text } => Some(format!("firmware log line {text:?}")),
+        EventKind::InitcallStart { function, .. } => Some(format!("initcall {function}")),
+        EventKind::StepStart { step } => Some(format!("init's step {step:?}")),
+        EventKind::Reached { symbol } => Some(format!("the guest reached {symbol}")),
+        EventKind::RunState { state } => Some(format!("the VMM's state became {state:?}")),
+        EventKind::VmmMain => Some("the VMM's main; nothing of its guest".into()),
+        EventKind::VmmExec => Some("the VMM's exec; nothing of its guest".into()),
+        EventKind::InitcallLevel { level } => Some(format!("initcall level {level}")),
+        EventKind::ModuleLoad { module, .. } => Some(format!("the load of module {module}")),
+        EventKind::ProcessExec { file, .. } => Some(format!("the guest executed {file}")),
+        EventKind::Ready => Some("the guest said that it is ready".into()),
+        EventKind::ShutdownStart => Some("the guest's shutdown began".into()),
+        EventKind::PowerOff => Some("the guest's power-off".into()),
         // Ends say nothing of what came after them, and the VMM's own end is vmeter's doing.
-        What::InitcallEnd { .. }
-        | What::StepEnd { .. }
-        | What::ProcessExit { .. }
-        | What::ProcessFork { .. }
-        | What::ProcessArguments { .. }
-        | What::ProcessWait { .. }
-        | What::ProcessReap { .. }
-        | What::ProcessGroup { .. }
-        | What::UnitFile { .. }
-        | What::WrapperExec
-        | What::WrapperResumed
-        | What::VmmEntry
-        | What::VmmExiting
-        | What::VmmExit
-        | What::VmmKilled
+        EventKind::InitcallEnd { .. }
+        | EventKind::StepEnd { .. }
+        | EventKind::ProcessExit { .. }
+        | EventKind::ProcessFork { .. }
+        | EventKind::ProcessArguments { .. }
+        | EventKind::ProcessWait { .. }
+        | EventKind::ProcessReap { .. }
+        | EventKind::ProcessGroup { .. }
+        | EventKind::UnitFile { .. }
+        | EventKind::WrapperExec
+        | EventKind::WrapperResumed
+        | EventKind::VmmEntry
+        | EventKind::VmmExiting
+        | EventKind::VmmExit
+        | EventKind::VmmKilled
         // Too small to say where the guest is.
-        | What::PciConfig { .. }
-        | What::FwCfg { .. }
-        | What::DiskRead { .. }
-        | What::VmmRead { .. }
-        | What::VmmWaits
-        | What::MachineReset
-        | What::VirtioReset
-        | What::Stalled { .. }
-        | What::ScreenCleared
-        | What::Note { .. }
-        | What::ReadyLine { .. }
-        | What::Count { .. } => None,
+        | EventKind::PciConfig { .. }
+        | EventKind::FwCfg { .. }
+        | EventKind::DiskRead { .. }
+        | EventKind::VmmRead { .. }
+        | EventKind::VmmWaits
+        | EventKind::MachineReset
+        | EventKind::VirtioReset
+        | EventKind::Stalled { .. }
+        | EventKind::ScreenCleared
+        | EventKind::Note { .. }
+        | EventKind::ReadyLine { .. }
+        | EventKind::Count { .. } => None,
     };
     events.iter().rev().find_map(|e| said(&e.what)).unwrap_or_else(|| "nothing at all".into())
 }

@@ -14,7 +14,7 @@ use vmeter_machine::launch::Stopper;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Dialect;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, EventKind, MachineSpec, Ns, RunRecord};
 use vmeter_record::decode::of_source;
 use vmeter_record::ready::Until;
 use vmeter_record::recorder::Context;
@@ -77,10 +77,10 @@ fn once(events: &[Event], end: bool) -> HashMap<&str, Ns> {
     let mut times: HashMap<&str, Vec<Ns>> = HashMap::new();
     for event in events {
         match &event.what {
-            What::InitcallStart { function, .. } if !end => {
+            EventKind::InitcallStart { function, .. } if !end => {
                 times.entry(function).or_default().push(event.at)
             }
-            What::InitcallEnd { function, .. } if end => {
+            EventKind::InitcallEnd { function, .. } if end => {
                 times.entry(function).or_default().push(event.at)
             }
             _ => {}
@@ -101,12 +101,12 @@ fn the_guests_clock_is_aligned_from_both_sides() {
     };
     let trace = decoded("guest-ftrace");
     let log = decoded("guest-printk");
-    let is_panic = |e: &Event| matches!(&e.what, What::KernelLine { text, .. } if text.contains("Kernel panic - not syncing"));
+    let is_panic = |e: &Event| matches!(&e.what, EventKind::KernelLine { text, .. } if text.contains("Kernel panic - not syncing"));
     let panic = log.iter().find(|e| is_panic(e)).unwrap();
     assert!(panic.at < run.total_ns, "{panic:?}");
 
     let plugin = decoded("tcg-plugin");
-    if !plugin.iter().any(|e| matches!(e.what, What::InitcallStart { .. })) {
+    if !plugin.iter().any(|e| matches!(e.what, EventKind::InitcallStart { .. })) {
         println!("skipped: this QEMU loads no plugins, so that nothing stamps initcalls twice");
         return;
     }

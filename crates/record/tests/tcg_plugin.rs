@@ -12,7 +12,7 @@ use vmeter_machine::backends::qemu::Qemu;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Dialect;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{Accel, Event, MachineSpec, RunRecord, What};
+use vmeter_model::{Accel, Event, EventKind, MachineSpec, RunRecord};
 use vmeter_record::decode::of_source;
 use vmeter_record::recorder::{Context, Recorder};
 use vmeter_record::sources::tcg_plugin::{initcalls, kaslr_slide, Header, Stamps, TcgPlugin};
@@ -121,7 +121,7 @@ fn header(dir: &Path) -> Header {
 }
 
 fn position(events: &[Event], symbol: &str) -> usize {
-    let reached = |e: &Event| matches!(&e.what, What::Reached { symbol: s } if s == symbol);
+    let reached = |e: &Event| matches!(&e.what, EventKind::Reached { symbol: s } if s == symbol);
     events.iter().position(reached).unwrap_or_else(|| panic!("{symbol} was not reached"))
 }
 
@@ -142,19 +142,19 @@ fn full_counts_and_stamps_the_whole_boot() {
         .iter()
         .enumerate()
         .filter_map(|(i, e)| match &e.what {
-            What::InitcallStart { function, .. } => Some((i, function)),
+            EventKind::InitcallStart { function, .. } => Some((i, function)),
             _ => None,
         })
         .collect();
     let distinct: BTreeSet<&String> = begun.iter().map(|(_, f)| *f).collect();
     assert!(distinct.len() >= 500, "{} initcalls", distinct.len());
     assert!(begun[0].0 > position(&events, "start_kernel"));
-    let ended = events.iter().filter(|e| matches!(e.what, What::InitcallEnd { .. })).count();
+    let ended = events.iter().filter(|e| matches!(e.what, EventKind::InitcallEnd { .. })).count();
     assert_eq!(begun.len(), ended);
     let counts: Vec<u64> = events.iter().map(|e| e.insns.unwrap()).collect();
     assert!(counts.is_sorted() && counts[0] == 0 && counts[counts.len() - 1] > 100_000_000);
     let last = &events.last().unwrap().what;
-    assert!(matches!(last, What::Count { name, .. } if name == "guest_insns"), "{last:?}");
+    assert!(matches!(last, EventKind::Count { name, .. } if name == "guest_insns"), "{last:?}");
     let slide = kaslr_slide(dir.path()).expect("the kernel's C code ran");
     assert_eq!(slide % (2 << 20), 0);
 }
@@ -203,7 +203,7 @@ fn counters_of_two_vcpus_add_up() {
     let events = boot(&kernel, WatchLevel::Full, "2", dir.path(), kill_at("smp: Brought up"));
     let each = header(dir.path()).instructions;
     assert!(each.len() == 2 && each.iter().all(|n| *n > 1000), "{each:?}");
-    let What::Count { value, .. } = events.last().unwrap().what else {
+    let EventKind::Count { value, .. } = events.last().unwrap().what else {
         panic!("no count at the end")
     };
     assert_eq!(value, each.iter().sum::<u64>());

@@ -1,13 +1,13 @@
 //! Carrying out a session's plan, run by run, each saved before the next begins.
 
-use crate::absence::Absence;
+use crate::dirs::saved_in;
 use crate::failure::{failure, host, usage, Class};
-use crate::helper;
 use crate::interrupt::Interrupt;
-use crate::places::saved_in;
 use crate::progress::Watch;
 use crate::run_file::RunFile;
 use crate::store::Session;
+use crate::subcommand;
+use crate::suspension::Absence;
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -74,7 +74,7 @@ pub trait Runner<P> {
     fn said(&self, run: &Self::Run) -> String;
 
     /// Why going on with this run's machine would only repeat a failure, if so.
-    fn hopeless(&self, run: &Self::Run) -> Option<String> {
+    fn fatal_reason(&self, run: &Self::Run) -> Option<String> {
         let _ = run;
         None
     }
@@ -138,7 +138,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
         })?;
         let label = session.record.machines.get(planned.machine()).map_or("", |m| &m.label);
         watch.progress.run(label, &runner.said(&run));
-        if let Some(why) = runner.hopeless(&run) {
+        if let Some(why) = runner.fatal_reason(&run) {
             watch.progress.warn(&why);
             given_up.insert(planned.machine());
         }
@@ -163,7 +163,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         let (absence, begin) = (Absence::watch(), SystemTime::now());
         let run = attempt(session, runner, index, planned, watch.interrupt);
         let away = absence.end();
-        if let Some(left) = helper::take_left() {
+        if let Some(left) = subcommand::take_left() {
             watch.progress.warn(&left);
         }
         let mut run = run?;
@@ -262,7 +262,7 @@ fn stopped<P: Planned>(session: &Session<P>, index: u32) -> anyhow::Error {
 pub fn run_prepare(command: &str, interrupt: &Interrupt) -> Result<()> {
     let mut sh = std::process::Command::new("sh");
     sh.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::null());
-    let status = helper::run(&mut sh, interrupt).context("cannot run sh for --prepare")?;
+    let status = subcommand::run(&mut sh, interrupt).context("cannot run sh for --prepare")?;
     let Some(status) = status else {
         return Err(failure(Class::Interrupted, "interrupted in --prepare"));
     };

@@ -27,7 +27,7 @@ pub trait Answer {
 
     /// True if the answer is bad: a guest that never got to its ready point, say. Commands
     /// that measure then exit with 1.
-    fn is_bad(&self) -> bool;
+    fn has_failed(&self) -> bool;
 }
 
 /// A kind of experiment. One file each, and a line in the registry.
@@ -62,7 +62,7 @@ pub trait Experiment: Sync {
     ///
     /// # Errors
     /// The reason, in words that follow "a session of vmeter X:".
-    fn cut(&self) -> Result<&dyn Cut, &'static str>;
+    fn cut(&self) -> Result<&dyn Shardable, &'static str>;
 
     /// Nothing if its runs are boots, which `vmeter diff` compares; or why they are not.
     ///
@@ -75,7 +75,7 @@ pub trait Experiment: Sync {
 pub const NOT_CUT: &str = "only sweeps and ranges are cut into shards";
 
 /// What a kind adds to the union of run folders that merging is.
-pub trait Cut: Sync {
+pub trait Shardable: Sync {
     /// Refuses folders that are no shards of one session, beyond what all kinds check.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ pub trait Cut: Sync {
     }
 
     /// Labels of machines whose runs are not missed in the merged folder.
-    fn forgiven(&self, dir: &Path) -> BTreeSet<String> {
+    fn ignore_missing(&self, dir: &Path) -> BTreeSet<String> {
         let _ = dir;
         BTreeSet::new()
     }

@@ -3,11 +3,11 @@
 //! A session goes on as it was begun, so it needs no option again; one that is given all the
 //! same and says something else is refused, not ignored.
 
+use crate::dirs::goes_on;
 use crate::failure::usage;
 use crate::folder::check_new;
 use crate::identity;
 use crate::options::{pinned, RunOptions};
-use crate::places::goes_on;
 use crate::progress::Watch;
 use crate::store::{AnySession, Away, Session};
 use crate::trust;

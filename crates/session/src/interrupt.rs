@@ -1,8 +1,8 @@
 //! Ctrl-C ends the boot that is running, and lets everything else finish tidily; within a
 //! second, whatever is being done.
 
+use crate::dirs;
 use crate::failure::{failure, Class};
-use crate::places;
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ impl Interrupt {
 
     fn say(&self) {
         let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let saved = session.as_deref().map(|dir| format!("; {}", places::saved_in(dir)));
+        let saved = session.as_deref().map(|dir| format!("; {}", dirs::saved_in(dir)));
         let text = format!("interrupted{}", saved.unwrap_or_default());
         // There is nobody left to tell that nobody can be told.
         let _ = writeln!(std::io::stderr(), "vmeter: {}", vmeter_render::text::neutralise(&text));

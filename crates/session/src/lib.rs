@@ -5,34 +5,34 @@
 //! killed, gone on with, shown, compared and merged. What a run *is* stays the experiment's
 //! own ([`Runner`]); everything around it is here, once.
 
-mod absence;
+mod dirs;
 pub mod envelope;
 mod execute;
 mod experiment;
 pub mod failure;
 pub mod folder;
 mod given;
-pub mod helper;
 pub mod host;
 pub mod identity;
 mod interrupt;
 pub mod limits;
 mod measurement;
 mod options;
-mod places;
 mod progress;
 mod run_file;
 pub mod shares;
 mod store;
+pub mod subcommand;
+mod suspension;
 pub mod trust;
 
+pub use dirs::{cache_dir, fresh_dir, is_saved, latest, state_dir};
 pub use execute::{execute, one_run, RunRequest, Runner};
-pub use experiment::{Answer, Cut, Experiment, Views, NOT_CUT};
+pub use experiment::{Answer, Experiment, Shardable, Views, NOT_CUT};
 pub use given::{resumed, Given};
 pub use interrupt::{During, Interrupt};
 pub use measurement::{carry_out, Measurement};
 pub use options::{begin, begin_with, pinned, record, RunOptions};
-pub use places::{cache_dir, fresh_dir, is_saved, latest, state_dir};
 pub use progress::{Progress, Watch};
 pub use run_file::{impossible_total, RunFile};
 pub use store::{read_run, read_run_as, AnySession, Finished, SavedRun, Session};

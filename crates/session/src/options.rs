@@ -1,10 +1,10 @@
 //! How runs are repeated; beginning a session, or going on with one.
 
+use crate::dirs::fresh_dir;
 use crate::failure::usage;
 use crate::folder::Folder;
 use crate::host;
 use crate::identity;
-use crate::places::fresh_dir;
 use crate::progress::Watch;
 use crate::store::Session;
 use anyhow::Result;

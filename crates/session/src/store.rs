@@ -4,9 +4,9 @@
 //! its `run.json` is on disk, so a folder with a plain number is a whole run,
 //! whatever happened to vmeter after it.
 
+use crate::dirs::{fresh_dir, goes_on, has_runs, SESSION};
 use crate::failure::{class, usage, Class};
 use crate::folder::{self, names::RUN, names::RUNS, Folder};
-use crate::places::{fresh_dir, goes_on, has_runs, SESSION};
 use crate::run_file::RunFile;
 use crate::trust;
 use crate::{host, identity, shares};

@@ -6,8 +6,8 @@
 //! and the number of the folder's inode, under a key in the user's state folder. A copy, an
 //! edited file or another user's folder has none that fits.
 
+use crate::dirs::{state_dir, SESSION};
 use crate::failure::usage;
-use crate::places::{state_dir, SESSION};
 use crate::progress::Watch;
 use anyhow::{Context, Result};
 use hmac::{Hmac, Mac};

@@ -10,6 +10,7 @@
 //! Samples that are not finite are left out everywhere; [`Estimate::n`] counts
 //! what was used.
 
+pub mod autocorrelation;
 pub mod bisect;
 pub mod blocked;
 pub mod breaks;
@@ -19,13 +20,13 @@ pub mod discovery;
 pub mod dist;
 pub mod fit;
 pub mod hosts;
+pub mod localisation;
 pub mod mann_whitney;
 pub mod mean_ratio;
 pub mod order;
 pub mod outliers;
 pub mod pairs;
 pub mod permutation;
-pub mod placing;
 pub mod plan;
 pub mod rare;
 pub mod rng;
@@ -35,7 +36,6 @@ pub mod sequential;
 pub mod shape;
 pub mod shards;
 pub mod signed_rank;
-pub mod steady;
 pub mod step;
 pub mod summary;
 pub mod tails;

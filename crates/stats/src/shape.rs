@@ -8,7 +8,7 @@
 //! many steps fit, the steps by what still rises within their levels.
 
 use crate::dist::t_quantile;
-use crate::placing::Spread;
+use crate::localisation::Spread;
 use crate::rng::Rng;
 use crate::sample::{mean, parts_between};
 use crate::signed_rank::pseudo_median;
@@ -292,11 +292,11 @@ fn p_value(cells: &[Cell], fit: &[f64], size: impl Fn(&[Cell]) -> f64, rng: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placing::{doubtful, placed};
+    use crate::localisation::{doubtful, placed};
     use crate::segments::{in_blocks, level_changes_of_runs};
 
     /// What a range tells of `level` by commit: five runs of each with a standard deviation of `sd`, builds
-    /// that differ by `build`, and more runs about what was found, as [`crate::placing`] does.
+    /// that differ by `build`, and more runs about what was found, as [`crate::localisation`] does.
     fn told(
         rng: &mut Rng,
         (n, sd, build): (usize, f64, f64),

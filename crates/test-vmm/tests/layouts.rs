@@ -9,7 +9,7 @@ use vmeter_machine::launch::Stopper;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{MachineSpec, Moment, RunRecord, What};
+use vmeter_model::{EventKind, MachineSpec, Moment, RunRecord};
 use vmeter_record::ready::Until;
 use vmeter_record::recorder::Context;
 use vmeter_record::run::{run, Request};
@@ -86,7 +86,7 @@ impl Watched {
     /// Initcalls that ended, by the guest's own trace.
     fn initcalls(&self) -> usize {
         let (events, _) = vmeter_record::decode::events(self.dir.path(), &self.record);
-        events.iter().filter(|e| matches!(e.what, What::InitcallEnd { .. })).count()
+        events.iter().filter(|e| matches!(e.what, EventKind::InitcallEnd { .. })).count()
     }
 
     fn moments(&self, moment: &Moment) -> usize {

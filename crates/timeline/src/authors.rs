@@ -8,7 +8,7 @@
 use crate::input::Seen;
 use std::collections::HashSet;
 use vmeter_model::kernel_log::SLACK;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// The kernel's log as its records have it.
 pub(crate) struct Authors<'a> {
@@ -23,7 +23,7 @@ impl<'a> Authors<'a> {
     pub(crate) fn of(seen: &[Seen<'a>]) -> Authors<'a> {
         let mut authors = Authors { kernel: HashSet::new(), programs: HashSet::new(), span: None };
         for one in seen {
-            let What::KernelLine { text, by_program } = one.what else { continue };
+            let EventKind::KernelLine { text, by_program } = one.what else { continue };
             let texts = if *by_program { &mut authors.programs } else { &mut authors.kernel };
             texts.insert(text.trim_end());
             let (from, to) = authors.span.unwrap_or((one.at, one.at));
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn what_only_reads_like_the_kernels() {
         let record = |at: Ns, text: &str, by_program: bool| {
-            (at, What::KernelLine { text: text.into(), by_program })
+            (at, EventKind::KernelLine { text: text.into(), by_program })
         };
         let log = [
             record(1_000_000_000, "Linux version 6.18.15", false),

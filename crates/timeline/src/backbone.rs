@@ -8,7 +8,7 @@
 
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::RESET_VECTOR;
 use crate::landmarks::{hung_until, loaded_compressed, loaded_entry};
 use crate::landmarks::{ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_ENTRIES, KERNEL_ENTRIES, PVH_ENTRIES};
@@ -61,7 +61,7 @@ struct Phase {
 }
 
 /// Looks between two moments, ns.
-type Reach = for<'a> fn(&Facts<'a>, &Anchors<'a>, Ns, Ns) -> Option<Ns>;
+type Reach = for<'a> fn(&RunIndex<'a>, &Anchors<'a>, Ns, Ns) -> Option<Ns>;
 
 const BETWEEN: Fill = Fill::Named {
     before: "kernel:between-initcalls",
@@ -113,7 +113,7 @@ const PHASES: &[Phase] = &[
 ];
 
 /// A tree that holds the phases and nothing else.
-pub(crate) fn phases<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Growing<'a> {
+pub(crate) fn phases<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>) -> Growing<'a> {
     let mut root = Node::new("boot", 0, facts.total, "");
     root.fill = Fill::Unattributed;
     let mut tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
@@ -170,14 +170,14 @@ fn entered(anchors: &Anchors<'_>) -> Option<Ns> {
 }
 
 /// The phase that begins at a moment.
-fn begun_by(anchor: Anchor, facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<&'static str> {
+fn begun_by(anchor: Anchor, facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<&'static str> {
     let begins = |phase: &&Phase| phase.from.contains(&Some(anchor));
     PHASES.iter().filter(begins).find(|p| bounds(p, facts, anchors).is_some()).map(|p| p.name)
 }
 
 /// Cuts the span of several phases in which the kernel was unpacked: while its output came into being,
 /// nothing but that was at work.
-pub(crate) fn unpacked<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+pub(crate) fn unpacked<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>) {
     let reached = |symbol| facts.first_reached(&[symbol]);
     let (Some(from), Some(to)) = (reached(UNPACKING), reached(UNPACKED)) else { return };
     let phases = &mut tree.root.children;
@@ -238,7 +238,7 @@ struct Bounds<'a> {
     next: Option<Anchor>,
 }
 
-fn bounds<'a>(phase: &Phase, facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Bounds<'a>> {
+fn bounds<'a>(phase: &Phase, facts: &RunIndex<'a>, anchors: &Anchors<'a>) -> Option<Bounds<'a>> {
     let exec = Stamp { at: 0, error: 0, source: "" };
     let get = |a: &Option<Anchor>, end| a.map_or(Some(end), |a| anchors.get(a));
     let start = phase.from.iter().find_map(|a| get(a, exec))?;
@@ -255,11 +255,11 @@ fn bounds<'a>(phase: &Phase, facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option
     Some(Bounds { start, end: Stamp { at: until, ..start }, next: None })
 }
 
-fn nothing(_: &Facts<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
+fn nothing(_: &RunIndex<'_>, _: &Anchors<'_>, _: Ns, _: Ns) -> Option<Ns> {
     None
 }
 
-fn last_firmware_line(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+fn last_firmware_line(facts: &RunIndex<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
     let last = facts.hits.iter().filter(|h| of_firmware(h) && h.at <= limit);
     let last = last.max_by_key(|h| h.at)?;
     // It says so when it gives up.
@@ -268,12 +268,12 @@ fn last_firmware_line(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns
     Some(if waits { limit } else { last.at })
 }
 
-fn last_of_loader(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+fn last_of_loader(facts: &RunIndex<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     loader_reach(facts, start, limit)
 }
 
 /// The last address reached or line read before the initcalls must have begun.
-fn last_of_entry(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+fn last_of_entry(facts: &RunIndex<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let part = |means| matches!(means, Means::Part(_) | Means::FirstPart(_));
     let lines = facts.hits.iter().filter(|h| h.on == On::Kernel && part(h.means)).map(|h| h.at);
     let reached = facts.reached.iter().map(|(_, stamp)| stamp.at);
@@ -281,7 +281,7 @@ fn last_of_entry(facts: &Facts<'_>, _: &Anchors<'_>, start: Ns, limit: Ns) -> Op
 }
 
 /// The end of the last built-in initcall; of one that may have hung, the run's.
-fn last_builtin(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
+fn last_builtin(facts: &RunIndex<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> Option<Ns> {
     let end = |c: &Call<'_>| match c.end {
         Some(end) => end.at,
         None => hung_until(facts, anchors, c.start.at).unwrap_or(c.start.at),
@@ -291,7 +291,7 @@ fn last_builtin(facts: &Facts<'_>, anchors: &Anchors<'_>, _: Ns, limit: Ns) -> O
 
 /// The last built-in initcall, if nothing says that it returned although the guest
 /// went on: from there on, records were lost, and others may have run.
-fn lost_tail(facts: &Facts<'_>, anchors: &Anchors<'_>, start: Ns, end: Ns) -> Option<Ns> {
+fn lost_tail(facts: &RunIndex<'_>, anchors: &Anchors<'_>, start: Ns, end: Ns) -> Option<Ns> {
     let inside = |c: &&Call<'_>| (start..=end).contains(&c.start.at);
     let last = facts.calls.builtin().filter(inside).last().filter(|c| c.end.is_none())?;
     let lost = hung_until(facts, anchors, last.start.at).is_none();
@@ -301,7 +301,7 @@ fn lost_tail(facts: &Facts<'_>, anchors: &Anchors<'_>, start: Ns, end: Ns) -> Op
 /// Settles what the entry of an uncompressed kernel (PVH, 64-bit boot protocol)
 /// means: there is no setup code and no decompressor, so the firmware ends where
 /// the kernel begins.
-pub(crate) fn settle_entry(facts: &Facts<'_>, anchors: &mut Anchors<'_>) {
+pub(crate) fn settle_entry(facts: &RunIndex<'_>, anchors: &mut Anchors<'_>) {
     if entered_directly(facts) {
         anchors.set(Anchor::Decompress, None);
         if let Some(entry) = anchors.get(Anchor::KernelEntry) {
@@ -323,7 +323,7 @@ pub(crate) fn settle_initcalls(anchors: &mut Anchors<'_>) {
     }
 }
 
-fn entered_directly(facts: &Facts<'_>) -> bool {
+fn entered_directly(facts: &RunIndex<'_>) -> bool {
     if facts.first_reached(PVH_ENTRIES).is_some() {
         return true;
     }

@@ -12,7 +12,7 @@ use crate::input::Seen;
 use crate::lines::Line;
 use crate::patterns::On;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// One initcall.
 #[derive(Debug, Clone)]
@@ -111,17 +111,17 @@ pub(crate) fn collect<'a>(seen: &[Seen<'a>], lines: &[Line<'a>], total: Ns) -> C
     let mut by_source: BTreeMap<&'a str, Pairing<'a>> = BTreeMap::new();
     for s in seen {
         match s.what {
-            What::InitcallStart { function, module, pid } => {
+            EventKind::InitcallStart { function, module, pid } => {
                 let pairing = by_source.entry(s.source).or_default();
                 let counted = s.insns.is_some();
                 let loaded = pairing.loading.remove(pid);
                 let module = module.as_deref().or(loaded);
                 pairing.start(function, module, *pid, Stamp::of(s), counted);
             }
-            What::ModuleLoad { module, pid } => {
+            EventKind::ModuleLoad { module, pid } => {
                 by_source.entry(s.source).or_default().loading.insert(*pid, module);
             }
-            What::InitcallEnd { function, pid, .. } => {
+            EventKind::InitcallEnd { function, pid, .. } => {
                 by_source.entry(s.source).or_default().end(function, *pid, Stamp::of(s), None);
             }
             _ => {}

@@ -1,9 +1,9 @@
 //! Counts of a run: final values as the sources give them, and counted events.
 
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::by_guest;
 use vmeter_model::span::Counts;
-use vmeter_model::{Event, What};
+use vmeter_model::{Event, EventKind};
 
 const GUEST_INSNS: &str = "guest_insns";
 const CONSOLE_BYTES: &str = "console_bytes";
@@ -20,7 +20,7 @@ const MAX_DEVICES: usize = 1024;
 /// if a source says that it counted the whole boot; in virtual time it is the count
 /// at the end of the timeline. Of a run in virtual time that ended at its ready point,
 /// what came after that is not counted.
-pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
+pub(crate) fn counts(events: &[Event], facts: &RunIndex<'_>) -> Counts {
     let mut counts = Counts::new();
     let mut devices = 0;
     let inside = |e: &&Event| {
@@ -32,18 +32,18 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
     };
     // Of the line that ended such a run, and those after it, the host had read some bytes.
     let ready = events.iter().filter(|_| facts.host_end.is_some()).find_map(|e| match &e.what {
-        What::ReadyLine { text } if !text.is_empty() => Some(text.as_str()),
+        EventKind::ReadyLine { text } if !text.is_empty() => Some(text.as_str()),
         _ => None,
     });
     let mut over = false;
     for event in events.iter().filter(inside) {
         match &event.what {
-            What::ConsoleLine { text, .. }
+            EventKind::ConsoleLine { text, .. }
                 if over || ready.is_some_and(|r| text.starts_with(r)) =>
             {
                 over = true;
             }
-            What::PciConfig { write, device, .. } => {
+            EventKind::PciConfig { write, device, .. } => {
                 let name = if *write { "pci_config_writes" } else { "pci_config_reads" };
                 add(&mut counts, name, 1);
                 let name = format!("{name}:{device}");
@@ -52,17 +52,17 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
                     add(&mut counts, &name, 1);
                 }
             }
-            What::FwCfg { bytes, .. } => {
+            EventKind::FwCfg { bytes, .. } => {
                 add(&mut counts, "fw_cfg_selects", 1);
                 if *bytes > 0 {
                     add(&mut counts, "fw_cfg_bytes", *bytes);
                 }
             }
-            What::ModuleLoad { .. } => add(&mut counts, "modules", 1),
-            What::ProcessExec { .. } => add(&mut counts, "processes", 1),
-            What::FirmwareLine { .. } => add(&mut counts, "firmware_lines", 1),
-            What::KernelLine { .. } => add(&mut counts, "kernel_lines", 1),
-            What::ConsoleLine { text, .. } => {
+            EventKind::ModuleLoad { .. } => add(&mut counts, "modules", 1),
+            EventKind::ProcessExec { .. } => add(&mut counts, "processes", 1),
+            EventKind::FirmwareLine { .. } => add(&mut counts, "firmware_lines", 1),
+            EventKind::KernelLine { .. } => add(&mut counts, "kernel_lines", 1),
+            EventKind::ConsoleLine { text, .. } => {
                 add(&mut counts, CONSOLE_BYTES, text.len() as u64 + 2);
             }
             _ => {}
@@ -74,8 +74,8 @@ pub(crate) fn counts(events: &[Event], facts: &Facts<'_>) -> Counts {
     for event in events {
         match &event.what {
             // A console's is of all that the VMM wrote before it was gone.
-            What::Count { name, .. } if name == CONSOLE_BYTES && facts.host_end.is_some() => {}
-            What::Count { name, value } => {
+            EventKind::Count { name, .. } if name == CONSOLE_BYTES && facts.host_end.is_some() => {}
+            EventKind::Count { name, value } => {
                 counts.insert(name.clone(), *value);
             }
             _ => {}

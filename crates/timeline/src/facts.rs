@@ -5,21 +5,21 @@ use crate::calls::{self, Calls};
 use crate::input::{Input, Seen};
 use crate::landmarks::is_itself;
 use crate::lines::{self, Hit, Line};
-use crate::orders::Orders;
 use crate::processes::Processes;
 use crate::rules::Another;
-use crate::second::By;
+use crate::second_kernel::By;
 use crate::systemd;
+use crate::unit_files::Orders;
 use std::collections::BTreeMap;
 use vmeter_model::kernel_log;
-use vmeter_model::{Cause, Moment, Ns, Outcome, RunRecord, What};
+use vmeter_model::{Cause, EventKind, Moment, Ns, Outcome, RunRecord};
 
 /// Ends in which the kernel panicked, or may have.
 const PANICS: [Cause; 3] = [Cause::Panic, Cause::OutOfMemory, Cause::TimedOut];
 
 /// Everything known of one run.
 #[derive(Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct RunIndex<'a> {
     /// End of the run, ns.
     pub total: Ns,
     /// True if time is the guest's, and 0 is its reset vector.
@@ -79,17 +79,17 @@ pub(crate) struct Second<'a> {
     /// How.
     pub by: By,
     /// What is known of the second.
-    pub facts: Box<Facts<'a>>,
+    pub facts: Box<RunIndex<'a>>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> RunIndex<'a> {
     /// Reads the events once.
     pub(crate) fn new(input: &'a Input<'a>, lines: &[Line<'a>], run: &RunRecord) -> Self {
         let seen = input.seen.as_slice();
         let all: Vec<(&str, Stamp<'_>)> = seen
             .iter()
             .filter_map(|s| match s.what {
-                What::Reached { symbol } => Some((symbol.as_str(), Stamp::of(s))),
+                EventKind::Reached { symbol } => Some((symbol.as_str(), Stamp::of(s))),
                 _ => None,
             })
             .collect();
@@ -97,9 +97,9 @@ impl<'a> Facts<'a> {
         let reached = all.iter().copied().filter(itself).collect();
         let insns = seen.iter().filter_map(|s| Some((s.at, s.insns?))).collect();
         let ready = run.moment(&Moment::Ready).is_some_and(|at| at >= run.total_ns);
-        let killed = seen.iter().any(|s| *s.what == What::VmmKilled);
+        let killed = seen.iter().any(|s| *s.what == EventKind::VmmKilled);
         let processes = Processes::of(seen);
-        Facts {
+        RunIndex {
             total: input.total,
             virtual_time: input.virtual_time,
             host_end: input.host_end,
@@ -138,7 +138,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The first event that `pick` accepts.
-    pub(crate) fn first(&self, pick: impl Fn(&What) -> bool) -> Option<Stamp<'a>> {
+    pub(crate) fn first(&self, pick: impl Fn(&EventKind) -> bool) -> Option<Stamp<'a>> {
         self.seen.iter().find(|s| pick(s.what)).map(Stamp::of)
     }
 
@@ -167,7 +167,7 @@ fn menu_wait(argv: &[String]) -> Option<Ns> {
 /// A trace is kept in a ring: what was recorded first is overwritten first.
 fn lost(seen: &[Seen<'_>], total: Ns) -> Option<(u64, Ns)> {
     let (source, count) = count(seen, "guest_trace_lost")?;
-    let is_count = |s: &&Seen<'_>| matches!(s.what, What::Count { .. });
+    let is_count = |s: &&Seen<'_>| matches!(s.what, EventKind::Count { .. });
     let first = seen.iter().filter(|s| s.source == source && !is_count(s)).map(|s| s.at).min();
     Some((count, first.unwrap_or(total))).filter(|(count, _)| *count > 0)
 }
@@ -175,7 +175,7 @@ fn lost(seen: &[Seen<'_>], total: Ns) -> Option<(u64, Ns)> {
 /// A count of a source.
 fn count<'a>(seen: &[Seen<'a>], of: &str) -> Option<(&'a str, u64)> {
     seen.iter().find_map(|s| match s.what {
-        What::Count { name, value } if name == of => Some((s.source, *value)),
+        EventKind::Count { name, value } if name == of => Some((s.source, *value)),
         _ => None,
     })
 }

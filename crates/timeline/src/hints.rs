@@ -3,7 +3,7 @@
 use crate::input::Seen;
 use crate::lines;
 use crate::patterns::Means;
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 
 /// What the guest's own words say of the end of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub fn hints(events: &[Event]) -> Hints {
     seen.sort_by_key(|s| s.at);
     let lines = lines::lines(&seen, total);
     let hits = lines::hits(&lines);
-    let first = |what: &What| seen.iter().find(|s| s.what == what).map(|s| s.at);
+    let first = |what: &EventKind| seen.iter().find(|s| s.what == what).map(|s| s.at);
     let line = |means| hits.iter().find(|h| h.means == means);
     Hints {
         panic: line(Means::Panic).map(|h| (h.at, h.text.to_owned())),
-        power_down: line(Means::PowerOff).map(|h| h.at).or(first(&What::PowerOff)),
-        ready: first(&What::Ready),
+        power_down: line(Means::PowerOff).map(|h| h.at).or(first(&EventKind::PowerOff)),
+        ready: first(&EventKind::Ready),
     }
 }

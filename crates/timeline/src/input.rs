@@ -1,7 +1,7 @@
 //! Events made safe to reason about: in order, inside the run, on one clock.
 
 use crate::console::split_stamp;
-use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, Outcome, RunRecord};
 
 /// One event as the rules see it.
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +15,7 @@ pub(crate) struct Seen<'a> {
     /// Guest instructions executed by then, where counted.
     pub insns: Option<u64>,
     /// What it was.
-    pub what: &'a What,
+    pub what: &'a EventKind,
 }
 
 /// A run's events, and what was left out of them.
@@ -54,7 +54,7 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         let latest = input.total.saturating_add(run.looked_ns.max(0));
         if event.at.saturating_add(slack) < 0 {
             before += 1;
-        } else if event.at.saturating_sub(slack) > latest && event.what != What::VmmKilled {
+        } else if event.at.saturating_sub(slack) > latest && event.what != EventKind::VmmKilled {
             after += 1;
         } else {
             // The signal that ends a run at its ready point is a little later than that.
@@ -73,7 +73,7 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         || is(Moment::VmmExec) && !is(Moment::VmmExiting) && !is(Moment::WrapperResumed);
     let ended_early = ran_on
         || run.looked_at().is_some()
-        || events.iter().any(|e| matches!(e.what, What::Ready | What::VmmKilled));
+        || events.iter().any(|e| matches!(e.what, EventKind::Ready | EventKind::VmmKilled));
     input.warnings.extend((after > 0 && !ended_early).then(|| {
         format!("{after} events are stamped after the end of the run and were left out; a clock is misaligned")
     }));
@@ -106,12 +106,12 @@ impl<'a> End<'a> {
     fn of(events: &'a [Event], run: &RunRecord) -> Self {
         let at_ready = run.moment(&Moment::Ready).filter(|at| *at == run.total_ns);
         // A played run has its ready point from the script alone.
-        let killed = events.iter().any(|e| e.what == What::VmmKilled);
+        let killed = events.iter().any(|e| e.what == EventKind::VmmKilled);
         if run.outcome != Outcome::Done || (at_ready.is_none() && !killed) {
             return End::Last;
         }
         let line = events.iter().find_map(|e| match &e.what {
-            What::ReadyLine { text } => Some(split_stamp(text).1),
+            EventKind::ReadyLine { text } => Some(split_stamp(text).1),
             _ => None,
         });
         match line {
@@ -130,7 +130,7 @@ impl<'a> End<'a> {
     fn is(self, event: &Event, of_guest: bool) -> bool {
         match self {
             End::Last | End::HostsLine(_) => false,
-            End::Ready => of_guest && event.what == What::Ready,
+            End::Ready => of_guest && event.what == EventKind::Ready,
             End::KernelLine(line) => is_logged(&event.what, line),
         }
     }
@@ -138,8 +138,8 @@ impl<'a> End<'a> {
 
 /// True for the record of the kernel's log that a line of the console shows, perhaps
 /// without its last words.
-fn is_logged(what: &What, line: &str) -> bool {
-    matches!(what, What::KernelLine { text, .. } if !line.is_empty() && text.starts_with(line))
+fn is_logged(what: &EventKind, line: &str) -> bool {
+    matches!(what, EventKind::KernelLine { text, .. } if !line.is_empty() && text.starts_with(line))
 }
 
 /// An icount run: the guest's virtual time from its reset vector to its end. Whatever
@@ -153,7 +153,7 @@ fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
     };
     let zero = events
         .iter()
-        .filter(|e| matches!(&e.what, What::Reached { symbol } if symbol == RESET_VECTOR))
+        .filter(|e| matches!(&e.what, EventKind::Reached { symbol } if symbol == RESET_VECTOR))
         .map(|e| e.at)
         .min()
         .unwrap_or(0);
@@ -180,75 +180,78 @@ fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
 pub(crate) const RESET_VECTOR: &str = "reset-vector";
 
 /// True for what only the guest itself, or a count of its instructions, can stamp.
-pub(crate) fn by_guest(what: &What) -> bool {
+pub(crate) fn by_guest(what: &EventKind) -> bool {
     match what {
-        What::KernelLine { .. }
-        | What::Reached { .. }
-        | What::InitcallStart { .. }
-        | What::InitcallEnd { .. }
-        | What::InitcallLevel { .. }
-        | What::ModuleLoad { .. }
-        | What::StepStart { .. }
-        | What::StepEnd { .. }
-        | What::ProcessExec { .. }
-        | What::ProcessExit { .. }
-        | What::ProcessFork { .. }
-        | What::ProcessArguments { .. }
-        | What::ProcessWait { .. }
-        | What::ProcessReap { .. }
-        | What::ProcessGroup { .. }
-        | What::UnitFile { .. } => true,
-        What::VmmExec
-        | What::WrapperExec
-        | What::VmmEntry
-        | What::VmmMain
-        | What::VmmWaits
-        | What::RunState { .. }
-        | What::VmmExiting
-        | What::WrapperResumed
-        | What::VmmExit
-        | What::VmmKilled
-        | What::FirmwareLine { .. }
-        | What::ConsoleLine { .. }
-        | What::ReadyLine { .. }
-        | What::Ready
-        | What::ShutdownStart
-        | What::PowerOff
-        | What::PciConfig { .. }
-        | What::FwCfg { .. }
-        | What::DiskRead { .. }
-        | What::VmmRead { .. }
-        | What::MachineReset
-        | What::VirtioReset
-        | What::Stalled { .. }
-        | What::ScreenCleared
-        | What::Note { .. }
-        | What::Count { .. } => false,
+        EventKind::KernelLine { .. }
+        | EventKind::Reached { .. }
+        | EventKind::InitcallStart { .. }
+        | EventKind::InitcallEnd { .. }
+        | EventKind::InitcallLevel { .. }
+        | EventKind::ModuleLoad { .. }
+        | EventKind::StepStart { .. }
+        | EventKind::StepEnd { .. }
+        | EventKind::ProcessExec { .. }
+        | EventKind::ProcessExit { .. }
+        | EventKind::ProcessFork { .. }
+        | EventKind::ProcessArguments { .. }
+        | EventKind::ProcessWait { .. }
+        | EventKind::ProcessReap { .. }
+        | EventKind::ProcessGroup { .. }
+        | EventKind::UnitFile { .. } => true,
+        EventKind::VmmExec
+        | EventKind::WrapperExec
+        | EventKind::VmmEntry
+        | EventKind::VmmMain
+        | EventKind::VmmWaits
+        | EventKind::RunState { .. }
+        | EventKind::VmmExiting
+        | EventKind::WrapperResumed
+        | EventKind::VmmExit
+        | EventKind::VmmKilled
+        | EventKind::FirmwareLine { .. }
+        | EventKind::ConsoleLine { .. }
+        | EventKind::ReadyLine { .. }
+        | EventKind::Ready
+        | EventKind::ShutdownStart
+        | EventKind::PowerOff
+        | EventKind::PciConfig { .. }
+        | EventKind::FwCfg { .. }
+        | EventKind::DiskRead { .. }
+        | EventKind::VmmRead { .. }
+        | EventKind::MachineReset
+        | EventKind::VirtioReset
+        | EventKind::Stalled { .. }
+        | EventKind::ScreenCleared
+        | EventKind::Note { .. }
+        | EventKind::Count { .. } => false,
     }
 }
 
 /// True for what guest and host can say: it depends on the source whose word it is.
-fn said_by_guest(what: &What) -> bool {
-    matches!(what, What::Ready | What::ShutdownStart | What::PowerOff | What::Note { .. })
+fn said_by_guest(what: &EventKind) -> bool {
+    matches!(
+        what,
+        EventKind::Ready | EventKind::ShutdownStart | EventKind::PowerOff | EventKind::Note { .. }
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn event(at: Ns, source: &str, what: What) -> Event {
+    fn event(at: Ns, source: &str, what: EventKind) -> Event {
         Event { at, error_ns: 10, source: source.into(), insns: None, what }
     }
 
     #[test]
     fn virtual_time_starts_at_reset_and_ignores_the_host() {
-        let reached = |s: &str| What::Reached { symbol: s.into() };
+        let reached = |s: &str| EventKind::Reached { symbol: s.into() };
         let events = [
-            event(900, "process", What::VmmEntry),
+            event(900, "process", EventKind::VmmEntry),
             event(100, "tcg", reached(RESET_VECTOR)),
             event(350, "tcg", reached("start_kernel")),
-            event(400, "tcg", What::PowerOff),
-            event(990, "console", What::Ready),
+            event(400, "tcg", EventKind::PowerOff),
+            event(990, "console", EventKind::Ready),
         ];
         let input = prepare_virtual(&events, End::Last);
         let stamps: Vec<Ns> = input.seen.iter().map(|s| s.at).collect();
@@ -257,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_arrives_while_the_vmm_is_looked_into_was_said_before() {
-        let line = |text: &str| What::FirmwareLine { text: text.into() };
+        let line = |text: &str| EventKind::FirmwareLine { text: text.into() };
         let events = [event(5, "c", line("on time")), event(2_000_000_900, "c", line("late"))];
         let run = RunRecord { total_ns: 100, looked_ns: 2_000_000_000, ..RunRecord::default() };
         let input = prepare(&events, &run);
@@ -279,16 +282,19 @@ mod tests {
 
     #[test]
     fn a_run_that_ends_at_its_ready_point_ends_there_in_virtual_time() {
-        let reached = |s: &str| What::Reached { symbol: s.into() };
-        let line = |text: &str| What::ReadyLine { text: text.into() };
+        let reached = |s: &str| EventKind::Reached { symbol: s.into() };
+        let line = |text: &str| EventKind::ReadyLine { text: text.into() };
         let mut events = vec![
             event(0, "tcg", reached(RESET_VECTOR)),
             event(
                 300,
                 "printk",
-                What::KernelLine { text: "Run /init as init process".into(), by_program: false },
+                EventKind::KernelLine {
+                    text: "Run /init as init process".into(),
+                    by_program: false,
+                },
             ),
-            event(500, "tcg", What::Ready),
+            event(500, "tcg", EventKind::Ready),
             event(700, "tcg", reached("kernel_power_off")),
             event(90, "console", line("vmeter: ready")),
         ];
@@ -306,7 +312,7 @@ mod tests {
         assert_eq!(total(&events, &at_ready), (300, 0), "the kernel's line");
         events[4].what = line("host login: ");
         assert_eq!(total(&events, &at_ready), (700, 1), "nobody knows when, and it says so");
-        events[4] = event(9, "process", What::VmmKilled);
+        events[4] = event(9, "process", EventKind::VmmKilled);
         assert_eq!(total(&events, &by_itself), (500, 0), "played from a script");
     }
 }

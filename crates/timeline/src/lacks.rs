@@ -1,7 +1,7 @@
 //! What a kernel lacks to be read by, and which one line would give what: of its configuration, of its
 //! command line, of vmeter's. Only what would have told more of this run is said.
 
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::Line;
 use crate::patterns::On;
 use vmeter_model::Ns;
@@ -10,7 +10,7 @@ use vmeter_model::Ns;
 const ROUGH_NS: Ns = 1_000_000;
 
 /// A sentence for each thing that this run would have more of.
-pub(crate) fn said(facts: &Facts<'_>) -> Vec<String> {
+pub(crate) fn said(facts: &RunIndex<'_>) -> Vec<String> {
     let by_address = facts.calls.builtin().filter(|call| call.function.starts_with("0x")).count();
     let unnamed = (by_address > 0).then(|| {
         format!(
@@ -23,7 +23,7 @@ pub(crate) fn said(facts: &Facts<'_>) -> Vec<String> {
 }
 
 /// Of a kernel that neither traced its initcalls nor logged them.
-fn untold(facts: &Facts<'_>) -> Option<String> {
+fn untold(facts: &RunIndex<'_>) -> Option<String> {
     let [_, _, events] = facts.lacks;
     let spoke = facts.lines.iter().any(|line| line.on == On::Kernel);
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
@@ -36,7 +36,7 @@ fn untold(facts: &Facts<'_>) -> Option<String> {
 }
 
 /// Of a log that is placed by what was seen of it from outside.
-fn rough(facts: &Facts<'_>) -> Option<String> {
+fn rough(facts: &RunIndex<'_>) -> Option<String> {
     let [data, types, _] = facts.lacks;
     let lacking: Vec<&str> = [(data, "CONFIG_KALLSYMS_ALL=y"), (types, "CONFIG_DEBUG_INFO_BTF=y")]
         .into_iter()

@@ -2,12 +2,12 @@
 //! firmware was asked for, and how long what never ended can have gone on.
 
 use crate::anchors::{Anchor, Anchors, Stamp};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::{by_guest, Seen, RESET_VECTOR};
 use crate::lines::Line;
 use crate::patterns::On;
 use vmeter_model::kernel_log::split_stamp;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// Entries of a compressed image: real-mode setup code, then the decompressor
 /// (arch/x86/boot/header.S, arch/x86/boot/compressed/head_64.S).
@@ -56,10 +56,10 @@ const OF_ANY_IMAGE: &[&str] =
 /// True if anything shows that Linux was booted: a line of its log, a record of its trace, an
 /// address of its own. What else is booted (a memory test, a unikernel) has no user space that is
 /// known.
-pub(crate) fn is_linux(facts: &Facts<'_>) -> bool {
+pub(crate) fn is_linux(facts: &RunIndex<'_>) -> bool {
     let of_kernel =
         |line: &Line<'_>| !line.console || line.stamp.is_some() || line.text.starts_with(BANNER);
-    let traced = |s: &Seen<'_>| by_guest(s.what) && !matches!(s.what, What::Reached { .. });
+    let traced = |s: &Seen<'_>| by_guest(s.what) && !matches!(s.what, EventKind::Reached { .. });
     facts.log_unplaced > 0
         || facts.lines.iter().any(|line| line.on == On::Kernel && of_kernel(line))
         || facts.seen.iter().any(traced)
@@ -72,12 +72,12 @@ const KERNEL_ENTRY: u32 = 0x10;
 const KERNEL_DATA: u32 = 0x11;
 
 /// True if fw_cfg shows this key to have been selected.
-fn selected(facts: &Facts<'_>, key: u32) -> bool {
-    facts.first(|w| matches!(w, What::FwCfg { item, .. } if *item == key)).is_some()
+fn selected(facts: &RunIndex<'_>, key: u32) -> bool {
+    facts.first(|w| matches!(w, EventKind::FwCfg { item, .. } if *item == key)).is_some()
 }
 
 /// True if the compressed kernel was read through fw_cfg.
-pub(crate) fn loaded_compressed(facts: &Facts<'_>) -> bool {
+pub(crate) fn loaded_compressed(facts: &RunIndex<'_>) -> bool {
     selected(facts, KERNEL_DATA)
 }
 
@@ -88,10 +88,10 @@ const BANNER: &str = "Linux version ";
 
 /// When what the VMM had loaded as a kernel said that it is a boot loader.
 pub(crate) fn loaded_a_loader(seen: &[Seen<'_>]) -> Option<Ns> {
-    let data = |s: &&Seen<'_>| matches!(s.what, What::FwCfg { item: KERNEL_DATA, .. });
+    let data = |s: &&Seen<'_>| matches!(s.what, EventKind::FwCfg { item: KERNEL_DATA, .. });
     let loaded = seen.iter().find(data)?.at;
     let lines = seen.iter().filter_map(|s| match s.what {
-        What::ConsoleLine { text, .. } => Some((s.at, split_stamp(text))),
+        EventKind::ConsoleLine { text, .. } => Some((s.at, split_stamp(text))),
         _ => None,
     });
     let mut early =
@@ -112,7 +112,7 @@ pub(crate) fn is_itself(
 ) -> bool {
     let fw_cfg = || {
         seen.iter().filter_map(|s| match s.what {
-            What::FwCfg { item, .. } => Some((*item, s.at)),
+            EventKind::FwCfg { item, .. } => Some((*item, s.at)),
             _ => None,
         })
     };
@@ -143,7 +143,7 @@ const LOADED_WITHIN_NS: Ns = 1_000_000;
 const STARTS_WITHIN_NS: Ns = 500_000_000;
 
 /// True if the entry point of an uncompressed kernel was asked for.
-pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
+pub(crate) fn loaded_entry(facts: &RunIndex<'_>) -> bool {
     selected(facts, KERNEL_ENTRY)
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn loaded_entry(facts: &Facts<'_>) -> bool {
 /// ended at its ready point meanwhile. If
 /// the guest is known to have gone on to something else, only the record of its
 /// end was lost.
-pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
+pub(crate) fn hung_until(facts: &RunIndex<'_>, anchors: &Anchors<'_>, at: Ns) -> Option<Ns> {
     let later = |a: Anchor| anchors.get(a).map(|s| s.at).filter(|t| *t >= at);
     let next = [Anchor::Userspace, Anchor::Programs, Anchor::Shutdown, Anchor::Kexec];
     let next = next.into_iter().filter_map(later).min();
@@ -165,10 +165,10 @@ pub(crate) fn hung_until(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Op
 
 /// Until when something that began at `at` and was waited for to the last went on: to the
 /// panic, to another kernel, to when the machine was off, or to the end of the run.
-pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
+pub(crate) fn at_last(facts: &RunIndex<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
     let off = |s: &&Seen<'_>| match s.what {
-        What::PowerOff => true,
-        What::RunState { state } => state == "shutdown",
+        EventKind::PowerOff => true,
+        EventKind::RunState { state } => state == "shutdown",
         _ => false,
     };
     let off = facts.seen.iter().filter(off).map(|s| s.at);
@@ -180,7 +180,7 @@ pub(crate) fn at_last(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
 
 /// Where something that began at `at` and never ended is taken to end: with the
 /// phase it is in, or with the run.
-pub(crate) fn open_end(facts: &Facts<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
+pub(crate) fn open_end(facts: &RunIndex<'_>, anchors: &Anchors<'_>, at: Ns) -> Ns {
     let phases =
         [Anchor::Userspace, Anchor::Panic, Anchor::Shutdown, Anchor::Kexec, Anchor::Exiting];
     let ends = phases.iter().filter_map(|a| anchors.get(*a)).map(|s| s.at);

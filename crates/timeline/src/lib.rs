@@ -58,15 +58,15 @@ mod lines;
 mod marks;
 mod missing;
 mod named;
-mod orders;
 mod patterns;
 mod printing;
 mod processes;
 mod rules;
-mod second;
+mod second_kernel;
 mod systemd;
 mod totals;
 mod tree;
+mod unit_files;
 mod verify;
 
 pub use causes::registry;
@@ -79,7 +79,7 @@ pub use totals::{activity_times, phase_of, phases_of};
 pub use verify::verify;
 
 use anchors::{Anchors, Candidates};
-use facts::Facts;
+use facts::RunIndex;
 use vmeter_model::{Event, Ns, RunRecord, Span, Timeline};
 
 /// Accounts for the whole of a run.
@@ -90,17 +90,17 @@ use vmeter_model::{Event, Ns, RunRecord, Span, Timeline};
 /// The run's length is `run.total_ns`; in an icount run, it is the guest's
 /// virtual time from its reset vector (0) to the last thing it did.
 pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
-    let (input, later) = second::split(input::prepare(events, run));
+    let (input, later) = second_kernel::split(input::prepare(events, run));
     let lines = lines::lines(&input.seen, input.total);
     let mut all_lines = lines.clone();
-    let mut facts = Facts::new(&input, &lines, run);
+    let mut facts = RunIndex::new(&input, &lines, run);
     let mut warnings = input.warnings.clone();
     warnings.extend(lines::said_again(&input.seen));
     if let Some(later) = &later {
         let lines = lines::lines(&later.input.seen, later.input.total);
         warnings.extend(lines::said_again(&later.input.seen));
         warnings.push(missing::of_first(later.since, later.by));
-        let second = Box::new(Facts::new(&later.input, &lines, run));
+        let second = Box::new(RunIndex::new(&later.input, &lines, run));
         facts.second = Some(facts::Second { since: later.since, by: later.by, facts: second });
         all_lines.extend(lines);
     }
@@ -141,7 +141,7 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
 }
 
 /// The tree's top level is the phases: the run itself is no span.
-fn spans_of(tree: tree::Growing<'_>, facts: &Facts<'_>, timeline: &mut Timeline) {
+fn spans_of(tree: tree::Growing<'_>, facts: &RunIndex<'_>, timeline: &mut Timeline) {
     let mut top = tree.root.children;
     if top.is_empty() && facts.total > 0 {
         top.push(tree::Node::new(vmeter_model::span::UNATTRIBUTED, 0, facts.total, ""));

@@ -8,9 +8,9 @@ use crate::systemd::{self, can_be_logged};
 use regex::{Regex, RegexSet};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
-use vmeter_model::kernel_log::{self, split_stamp, Said};
+use vmeter_model::kernel_log::{self, split_stamp, LogMessage};
 use vmeter_model::time::seconds;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// A line that means something.
 #[derive(Debug, Clone, Copy)]
@@ -132,7 +132,7 @@ pub(crate) const CLOCK_START_NS: Ns = NO_TIME_ERROR_NS + EXACT_NS;
 pub(crate) fn lines<'a>(seen: &[Seen<'a>], total: Ns) -> Vec<Line<'a>> {
     let authors = Authors::of(seen);
     let said = said_by(seen, &authors);
-    let first_said = |s: &(&Seen<'a>, Said)| s.1 != Said::Again;
+    let first_said = |s: &(&Seen<'a>, LogMessage)| s.1 != LogMessage::Again;
     let said = seen.iter().zip(said).filter(first_said);
     let mut lines: Vec<Line<'a>> = said.filter_map(|(s, _)| line(s, total)).collect();
     let of_kernel = |l: &Line<'_>| l.console && (l.stamp.is_some() || l.text.starts_with(BANNER));
@@ -197,23 +197,23 @@ pub(crate) fn begun<'a>(lines: &[Line<'a>]) -> Option<Stamp<'a>> {
 pub(crate) const BANNER: &str = "Linux version ";
 
 /// For each event that is a line of the console, when it was said.
-pub(crate) fn said(seen: &[Seen<'_>]) -> Vec<Said> {
+pub(crate) fn said(seen: &[Seen<'_>]) -> Vec<LogMessage> {
     said_by(seen, &Authors::of(seen))
 }
 
-fn said_by(seen: &[Seen<'_>], authors: &Authors<'_>) -> Vec<Said> {
+fn said_by(seen: &[Seen<'_>], authors: &Authors<'_>) -> Vec<LogMessage> {
     let kernels = |at: Ns, text: &str| {
         let (stamp, text) = kernel_log::split_stamp(text);
         stamp.is_none_or(|stamp| !authors.is_of_program(at, stamp, text))
     };
     let console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
-        What::ConsoleLine { text, .. } if kernels(s.at, text) => {
+        EventKind::ConsoleLine { text, .. } if kernels(s.at, text) => {
             Some((index, (s.at, text.as_str())))
         }
         _ => None,
     });
     let (indices, lines): (Vec<usize>, Vec<(Ns, &str)>) = console.unzip();
-    let mut said = vec![Said::Unknown; seen.len()];
+    let mut said = vec![LogMessage::Unknown; seen.len()];
     for (index, is) in indices.into_iter().zip(kernel_log::said(&lines)) {
         said[index] = is;
     }
@@ -223,7 +223,8 @@ fn said_by(seen: &[Seen<'_>], authors: &Authors<'_>) -> Vec<Said> {
 /// What is to be told of lines that say nothing of when they were said.
 pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
     let said = said(seen);
-    let again = || seen.iter().zip(&said).filter(|(_, is)| **is == Said::Again).map(|(s, _)| s.at);
+    let again =
+        || seen.iter().zip(&said).filter(|(_, is)| **is == LogMessage::Again).map(|(s, _)| s.at);
     let first = seconds(again().next()?);
     let why =
         "(dmesg or klogd printed it again, the console lagged, or it is of a CPU whose clock \
@@ -267,9 +268,11 @@ fn comes_up(line: &Line<'_>) -> bool {
 fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
     let none: &[(u32, Ns)] = &[];
     let (on, whole, end, later, console) = match seen.what {
-        What::FirmwareLine { text } => (On::Firmware, text, seen.at, none, false),
-        What::KernelLine { text, .. } => (On::Kernel, text, seen.at, none, false),
-        What::ConsoleLine { text, end, later } => (On::Kernel, text, *end, later.as_slice(), true),
+        EventKind::FirmwareLine { text } => (On::Firmware, text, seen.at, none, false),
+        EventKind::KernelLine { text, .. } => (On::Kernel, text, seen.at, none, false),
+        EventKind::ConsoleLine { text, end, later } => {
+            (On::Kernel, text, *end, later.as_slice(), true)
+        }
         _ => return None,
     };
     let (stamp, text) = match on {
@@ -286,7 +289,7 @@ fn line<'a>(seen: &Seen<'a>, total: Ns) -> Option<Line<'a>> {
         // Records of the log buffer come with an aligned stamp of their own.
         stamp: stamp.filter(|_| console),
         console,
-        by_program: matches!(seen.what, What::KernelLine { by_program: true, .. }),
+        by_program: matches!(seen.what, EventKind::KernelLine { by_program: true, .. }),
         // What may be anywhere tells when nothing was.
         timed: seen.error <= CLOCK_START_NS,
         early: false,
@@ -395,7 +398,8 @@ mod tests {
 
     #[test]
     fn held_back_lines_are_put_where_they_were_printed() {
-        let line = |text: &str, end| What::ConsoleLine { text: text.into(), end, later: vec![] };
+        let line =
+            |text: &str, end| EventKind::ConsoleLine { text: text.into(), end, later: vec![] };
         let whats = [
             line("[    0.000000] Linux version 6.1", 900_000_000),
             line("[    0.100000] held back", 900_000_000),
@@ -420,7 +424,7 @@ mod tests {
     fn what_a_line_goes_on_with_has_its_own_time() {
         let text = "[    1.000000] ok, Sent SIGTERM to all processes".to_owned();
         let later = vec![(15, 800), (19, 900)];
-        let what = What::ConsoleLine { text, end: 950, later };
+        let what = EventKind::ConsoleLine { text, end: 950, later };
         let seen = [Seen { at: 500, error: 5, source: "console", insns: None, what: &what }];
         let lines = lines(&seen, 2_000);
         assert_eq!((lines[0].at, lines[0].at_of(0), lines[0].at_of(4)), (500, 800, 900));

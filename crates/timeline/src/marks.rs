@@ -1,11 +1,11 @@
 //! Moments worth showing beside the spans.
 
 use crate::anchors::{Anchor, Anchors};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
 use crate::rules::part_name;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// More than this is no help to anyone; the rest is left out, the last said.
 const MAX_MARKS: usize = 200;
@@ -19,7 +19,7 @@ pub fn is_login(text: &str) -> bool {
 }
 
 /// The kernel's command line: by its own log, or by the VMM's `-append`.
-pub(crate) fn command_line(facts: &Facts<'_>, argv: &[String]) -> Option<String> {
+pub(crate) fn command_line(facts: &RunIndex<'_>, argv: &[String]) -> Option<String> {
     let said = |line: &crate::lines::Line<'_>| {
         let text = line.text.strip_prefix("Kernel ").unwrap_or(line.text);
         let text = text.strip_prefix("command line: ").or(text.strip_prefix("Command line: "));
@@ -34,7 +34,7 @@ pub(crate) fn command_line(facts: &Facts<'_>, argv: &[String]) -> Option<String>
 
 /// Lines of the kernel's log at which something else begins: of each kind the first, however
 /// often it is said.
-fn turns<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
+fn turns<'f, 'a>(facts: &'f RunIndex<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
     let mut begun: Vec<Means> = Vec::new();
     facts.hits.iter().filter(move |hit| {
         let first = match hit.means {
@@ -50,19 +50,19 @@ fn turns<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
 
 /// When a UEFI firmware's services ended (`ExitBootServices`): its virtio drivers let go of their
 /// devices then, after the loader's last read, and before any driver of the kernel's.
-fn exit_boot_services(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<Ns> {
+fn exit_boot_services(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<Ns> {
     let uefi = |h: &Hit<'_>| part_name(h.means).is_some_and(|name| name.starts_with("bios:edk2-"));
     let drivers = [Anchor::Initcalls, Anchor::Userspace];
     let limit = drivers.iter().find_map(|anchor| anchors.get(*anchor))?.at;
     let before = || facts.seen.iter().rev().filter(|s| s.at < limit);
-    let read = before().find(|s| matches!(s.what, What::DiskRead { .. }))?.at;
-    let reset = before().find(|s| *s.what == What::VirtioReset)?.at;
+    let read = before().find(|s| matches!(s.what, EventKind::DiskRead { .. }))?.at;
+    let reset = before().find(|s| *s.what == EventKind::VirtioReset)?.at;
     (read < reset && facts.hits.iter().any(uefi)).then_some(reset)
 }
 
 /// Marks in order of time, with those that the user named.
 pub(crate) fn marks(
-    facts: &Facts<'_>,
+    facts: &RunIndex<'_>,
     anchors: &Anchors<'_>,
     named: &[(String, Ns)],
 ) -> Vec<(Ns, String)> {
@@ -73,48 +73,48 @@ pub(crate) fn marks(
         .chain(second.iter().flat_map(|second| second.seen))
         .filter_map(|s| {
             let text = match s.what {
-                What::Ready => "ready".to_owned(),
-                What::ShutdownStart => "shutdown begins".to_owned(),
-                What::PowerOff => "power off".to_owned(),
-                What::VmmKilled => "VMM killed by vmeter".to_owned(),
-                What::RunState { state } => format!("VMM: {state}"),
-                What::MachineReset => "the guest resets the machine".to_owned(),
-                What::Note { text } => text.clone(),
-                What::VmmExec
-                | What::WrapperExec
-                | What::VmmEntry
-                | What::VmmMain
-                | What::VmmWaits
-                | What::VmmExiting
-                | What::WrapperResumed
-                | What::VmmExit
-                | What::FirmwareLine { .. }
-                | What::ConsoleLine { .. }
-                | What::ReadyLine { .. }
-                | What::KernelLine { .. }
-                | What::Reached { .. }
-                | What::InitcallStart { .. }
-                | What::InitcallEnd { .. }
-                | What::InitcallLevel { .. }
-                | What::ModuleLoad { .. }
-                | What::StepStart { .. }
-                | What::StepEnd { .. }
-                | What::ProcessExec { .. }
-                | What::ProcessExit { .. }
-                | What::ProcessFork { .. }
-                | What::ProcessArguments { .. }
-                | What::ProcessWait { .. }
-                | What::ProcessReap { .. }
-                | What::ProcessGroup { .. }
-                | What::UnitFile { .. }
-                | What::PciConfig { .. }
-                | What::FwCfg { .. }
-                | What::DiskRead { .. }
-                | What::VmmRead { .. }
-                | What::VirtioReset
-                | What::Stalled { .. }
-                | What::ScreenCleared
-                | What::Count { .. } => return None,
+                EventKind::Ready => "ready".to_owned(),
+                EventKind::ShutdownStart => "shutdown begins".to_owned(),
+                EventKind::PowerOff => "power off".to_owned(),
+                EventKind::VmmKilled => "VMM killed by vmeter".to_owned(),
+                EventKind::RunState { state } => format!("VMM: {state}"),
+                EventKind::MachineReset => "the guest resets the machine".to_owned(),
+                EventKind::Note { text } => text.clone(),
+                EventKind::VmmExec
+                | EventKind::WrapperExec
+                | EventKind::VmmEntry
+                | EventKind::VmmMain
+                | EventKind::VmmWaits
+                | EventKind::VmmExiting
+                | EventKind::WrapperResumed
+                | EventKind::VmmExit
+                | EventKind::FirmwareLine { .. }
+                | EventKind::ConsoleLine { .. }
+                | EventKind::ReadyLine { .. }
+                | EventKind::KernelLine { .. }
+                | EventKind::Reached { .. }
+                | EventKind::InitcallStart { .. }
+                | EventKind::InitcallEnd { .. }
+                | EventKind::InitcallLevel { .. }
+                | EventKind::ModuleLoad { .. }
+                | EventKind::StepStart { .. }
+                | EventKind::StepEnd { .. }
+                | EventKind::ProcessExec { .. }
+                | EventKind::ProcessExit { .. }
+                | EventKind::ProcessFork { .. }
+                | EventKind::ProcessArguments { .. }
+                | EventKind::ProcessWait { .. }
+                | EventKind::ProcessReap { .. }
+                | EventKind::ProcessGroup { .. }
+                | EventKind::UnitFile { .. }
+                | EventKind::PciConfig { .. }
+                | EventKind::FwCfg { .. }
+                | EventKind::DiskRead { .. }
+                | EventKind::VmmRead { .. }
+                | EventKind::VirtioReset
+                | EventKind::Stalled { .. }
+                | EventKind::ScreenCleared
+                | EventKind::Count { .. } => return None,
             };
             Some((s.at, text))
         })

@@ -1,10 +1,10 @@
 //! Why time is `unattributed`: the evidence that would have explained it.
 
 use crate::anchors::{Anchor, Anchors, Stamp};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::is_linux;
 use crate::lines::{Line, EARLY_CLOCK_ERROR_NS};
-use crate::second::By;
+use crate::second_kernel::By;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -16,7 +16,7 @@ const WORTH_A_WORD: f64 = 0.01;
 /// One warning for each reason why long stretches are explained by nothing.
 pub(crate) fn explain(
     timeline: &Timeline,
-    facts: &Facts<'_>,
+    facts: &RunIndex<'_>,
     anchors: &Anchors<'_>,
     run: &RunRecord,
 ) -> Vec<String> {
@@ -53,7 +53,7 @@ pub(crate) fn explain(
 }
 
 /// What is told of a trace and a log whose first records were overwritten.
-pub(crate) fn lost(facts: &Facts<'_>) -> Vec<String> {
+pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     let trace = facts.lost.map(|(count, from)| {
         let kept = if from < facts.total {
             format!("kept what came from {:.3} s on", seconds(from))
@@ -96,7 +96,7 @@ const LOST_SHARE: f64 = 0.05;
 
 /// What is told of a kernel's clock that lost time up to its init: whoever compares these times with
 /// the guest's own finds less there.
-pub(crate) fn lost_time(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<String> {
+pub(crate) fn lost_time(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<String> {
     let init = anchors.get(Anchor::Userspace)?.at;
     let live = |l: &&Line<'_>| l.console && l.timed && l.error < EARLY_CLOCK_ERROR_NS;
     let stamped = facts.lines.iter().filter(live).filter(|l| l.at <= init);
@@ -139,7 +139,7 @@ const UNPLACED: &str =
 const UNTRACED: &str =
     "the kernel was seen, but not what it did there: it was given trace_event=initcall:*, and its RAM has no such record, as of a kernel without CONFIG_FTRACE, or without CONFIG_KALLSYMS_ALL, by which vmeter finds the trace; a kernel that has both, or one that is not quiet, tells more";
 /// The same where its records were overwritten.
-fn overwritten(facts: &Facts<'_>) -> String {
+fn overwritten(facts: &RunIndex<'_>) -> String {
     let trace = facts.lost.map(|_| trace_size(facts));
     let log = (facts.log_lost > 0).then(|| log_size(facts));
     let words: Vec<String> = trace.into_iter().chain(log).collect();
@@ -151,12 +151,12 @@ fn overwritten(facts: &Facts<'_>) -> String {
 }
 
 /// The kernel's word for a trace that keeps all.
-fn trace_size(facts: &Facts<'_>) -> String {
+fn trace_size(facts: &RunIndex<'_>) -> String {
     format!("trace_buf_size={}", size(facts.wanted[1].unwrap_or(8 << 20)))
 }
 
 /// The kernel's word for a log that keeps all.
-fn log_size(facts: &Facts<'_>) -> String {
+fn log_size(facts: &RunIndex<'_>) -> String {
     format!("log_buf_len={}", size(facts.wanted[0].unwrap_or(16 << 20)))
 }
 
@@ -169,7 +169,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// Which of these it is.
-fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> String {
+fn of_kernel(facts: &RunIndex<'_>, run: &RunRecord) -> String {
     let told = |word: &String| word.contains("trace_event=") && word.contains("initcall:");
     let traced = facts.calls.builtin().next().is_some();
     if facts.lost.is_some() || facts.log_lost > 0 {
@@ -184,7 +184,7 @@ fn of_kernel(facts: &Facts<'_>, run: &RunRecord) -> String {
 }
 
 /// Which anchors lie in a stretch unseen, in words.
-fn reason((facts, anchors): (&Facts<'_>, &Anchors<'_>), start: i64, end: i64) -> &'static str {
+fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64) -> &'static str {
     let before = |a: Anchor| anchors.get(a).is_some_and(|s| s.at <= start);
     let after = |a: Anchor| anchors.get(a).is_some_and(|s| s.at >= end);
     let last = Anchor::ALL.into_iter().filter(|a| before(*a)).max();

@@ -9,9 +9,9 @@
 use crate::input::{Input, Seen};
 use crate::lines;
 use std::collections::{HashMap, VecDeque};
-use vmeter_model::kernel_log::{split_stamp, Said};
+use vmeter_model::kernel_log::{split_stamp, LogMessage};
 use vmeter_model::span::Printing;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// What of the kernel's log was printed on a console, if anything was. What `dmesg` or a log
 /// daemon prints again is not the kernel's printing.
@@ -32,17 +32,17 @@ fn of_one(kernel: &Input<'_>) -> Printing {
     // Until when the console was at work.
     let (mut printed, mut busy) = (Printing::default(), 0);
     for (s, said) in seen.iter().zip(lines::said(seen)) {
-        let What::ConsoleLine { text, end, .. } = s.what else { continue };
+        let EventKind::ConsoleLine { text, end, .. } = s.what else { continue };
         let (at, end) = (s.at, (*end).clamp(s.at, kernel.total.max(s.at)));
         let free = busy;
         busy = busy.max(end);
         let (stamp, bare) = split_stamp(text);
         let logged = records.get_mut(bare.trim_end()).and_then(VecDeque::pop_front);
-        if said == Said::Again || (stamp.is_none() && logged.is_none()) {
+        if said == LogMessage::Again || (stamp.is_none() && logged.is_none()) {
             continue;
         }
         let from = match logged {
-            Some(logged) if said != Said::HeldBack => logged.max(free).min(at),
+            Some(logged) if said != LogMessage::HeldBack => logged.max(free).min(at),
             _ => at.max(free),
         };
         printed.lines += 1;
@@ -56,7 +56,7 @@ fn of_one(kernel: &Input<'_>) -> Printing {
 fn records<'a>(seen: &[Seen<'a>]) -> HashMap<&'a str, VecDeque<Ns>> {
     let mut records: HashMap<&str, VecDeque<Ns>> = HashMap::new();
     for s in seen {
-        if let What::KernelLine { text, .. } = s.what {
+        if let EventKind::KernelLine { text, .. } = s.what {
             records.entry(split_stamp(text).1.trim_end()).or_default().push_back(s.at);
         }
     }
@@ -70,17 +70,17 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    fn event(at: Ns, what: What) -> Event {
+    fn event(at: Ns, what: EventKind) -> Event {
         Event { at, error_ns: 0, source: String::new(), insns: None, what }
     }
 
     fn logged(at: Ns, text: &str) -> Event {
-        event(at * MS, What::KernelLine { text: text.into(), by_program: false })
+        event(at * MS, EventKind::KernelLine { text: text.into(), by_program: false })
     }
 
     fn shown(at: Ns, end: Ns, text: &str) -> Event {
         let later = Vec::new();
-        event(at * MS, What::ConsoleLine { text: text.into(), end: end * MS, later })
+        event(at * MS, EventKind::ConsoleLine { text: text.into(), end: end * MS, later })
     }
 
     fn told(events: &[Event]) -> Option<Printing> {

@@ -8,7 +8,7 @@ use crate::anchors::Stamp;
 use crate::input::Seen;
 use crate::systemd::is_script;
 use std::collections::{BTreeMap, HashMap};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// What a process executes from a moment on.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl<'a> Processes<'a> {
     /// Reads the events once.
     pub(crate) fn of(seen: &[Seen<'a>]) -> Self {
         let mut reading = Reading {
-            reaps: seen.iter().any(|s| matches!(s.what, What::ProcessReap { .. })),
+            reaps: seen.iter().any(|s| matches!(s.what, EventKind::ProcessReap { .. })),
             ..Reading::default()
         };
         for seen in seen {
@@ -215,7 +215,7 @@ fn unit(path: &str) -> Option<&str> {
 impl<'a> Reading<'a> {
     fn read(&mut self, seen: &Seen<'a>) {
         match seen.what {
-            What::ProcessFork { pid, parent, thread } => {
+            EventKind::ProcessFork { pid, parent, thread } => {
                 self.forks = true;
                 let parent = self.threads.get(parent).copied();
                 if *thread {
@@ -224,24 +224,24 @@ impl<'a> Reading<'a> {
                     self.begin(*pid, parent, Stamp::of(seen));
                 }
             }
-            What::ProcessArguments { pid, arguments } => {
+            EventKind::ProcessArguments { pid, arguments } => {
                 self.arguments.insert(*pid, arguments);
             }
-            What::ProcessExec { pid, file } => {
+            EventKind::ProcessExec { pid, file } => {
                 let own = self.threads.get(pid).copied();
                 let index = own.unwrap_or_else(|| self.begin(*pid, None, Stamp::of(seen)));
                 let arguments = self.arguments.remove(pid).unwrap_or_default();
                 self.all[index].images.push(Image { at: seen.at, file, arguments });
             }
-            What::ProcessGroup { pid, path } => {
+            EventKind::ProcessGroup { pid, path } => {
                 if let Some(index) = self.threads.get(pid) {
                     self.all[*index].unit = unit(path);
                     self.all[*index].joined.get_or_insert(seen.at);
                 }
             }
-            What::ProcessWait { pid, child } => self.wait(*pid, *child, seen.at),
-            What::ProcessExit { pid, .. } => self.exit(*pid, seen.at),
-            What::ProcessReap { pid, by, status, cpu_ns, group } => {
+            EventKind::ProcessWait { pid, child } => self.wait(*pid, *child, seen.at),
+            EventKind::ProcessExit { pid, .. } => self.exit(*pid, seen.at),
+            EventKind::ProcessReap { pid, by, status, cpu_ns, group } => {
                 self.reap(*pid, *by, *cpu_ns, group);
                 if let Some(index) = self.all.iter().rposition(|p| p.pid == *pid) {
                     self.all[index].status = *status;
@@ -425,11 +425,11 @@ mod tests {
 
     #[test]
     fn an_init_begins_the_next_stage_when_one_ended() {
-        let fork = |pid| What::ProcessFork { pid, parent: 1, thread: false };
-        let exec = |pid| What::ProcessExec { pid, file: "/etc/rc".into() };
-        let exit = |pid| What::ProcessExit { pid, comm: String::new() };
-        let group = What::ProcessGroup { pid: 3, path: "/system.slice/a.service".into() };
-        let first = What::ProcessFork { pid: 1, parent: 0, thread: false };
+        let fork = |pid| EventKind::ProcessFork { pid, parent: 1, thread: false };
+        let exec = |pid| EventKind::ProcessExec { pid, file: "/etc/rc".into() };
+        let exit = |pid| EventKind::ProcessExit { pid, comm: String::new() };
+        let group = EventKind::ProcessGroup { pid: 3, path: "/system.slice/a.service".into() };
+        let first = EventKind::ProcessFork { pid: 1, parent: 0, thread: false };
         let whats = [first, fork(2), exec(2), exit(2), fork(3), exec(3), exit(3), group];
         let waited = |count: usize| -> Vec<bool> {
             let seen: Vec<Seen<'_>> = whats[..count]
@@ -446,10 +446,10 @@ mod tests {
 
     #[test]
     fn who_polls_does_not_wait() {
-        let fork = |pid, parent| What::ProcessFork { pid, parent, thread: false };
-        let exit = |pid| What::ProcessExit { pid, comm: String::new() };
-        let wait = |pid, child| What::ProcessWait { pid, child };
-        let reap = |pid, by| What::ProcessReap {
+        let fork = |pid, parent| EventKind::ProcessFork { pid, parent, thread: false };
+        let exit = |pid| EventKind::ProcessExit { pid, comm: String::new() };
+        let wait = |pid, child| EventKind::ProcessWait { pid, child };
+        let reap = |pid, by| EventKind::ProcessReap {
             pid,
             by,
             status: Some(256),

@@ -17,7 +17,7 @@ pub(crate) enum Fill {
     /// More of what the span's own name says.
     Own,
     /// The same, unless lines that were printed say more.
-    Said,
+    LogMessage,
     /// Named work before, between and after the children.
     Named {
         /// Before the first child.
@@ -207,7 +207,7 @@ impl<'a> Node<'a> {
         let fill = if is_lost { Fill::Unattributed } else { self.fill };
         let name = match (fill, gap) {
             (Fill::Unattributed, _) => UNATTRIBUTED,
-            (Fill::Own | Fill::Said, _) => self.name.as_str(),
+            (Fill::Own | Fill::LogMessage, _) => self.name.as_str(),
             (Fill::Named { before, .. }, Gap::Before) => before,
             (Fill::Named { between, .. }, Gap::Between) => between,
             (Fill::Named { after, .. }, Gap::After) => after,
@@ -215,7 +215,7 @@ impl<'a> Node<'a> {
         let source = if fill == Fill::Unattributed { "" } else { self.source };
         let mut node = Node::new(name, start, end, source);
         node.error = if fill == Fill::Unattributed { 0 } else { self.error };
-        node.unfinished = self.unfinished && matches!(fill, Fill::Own | Fill::Said);
+        node.unfinished = self.unfinished && matches!(fill, Fill::Own | Fill::LogMessage);
         Some(node)
     }
 }

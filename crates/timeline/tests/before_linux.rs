@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, Timeline};
 use vmeter_timeline::{build, verify};
 
 const TOTAL: Ns = 12_000 * MS;
@@ -12,17 +12,18 @@ const TOTAL: Ns = 12_000 * MS;
 /// QEMU, whose vCPU begins at 50 ms, its ROM's load from 100 to 150 ms, and lines of the console.
 fn direct(lines: &[(Ns, &str)]) -> Vec<Event> {
     let vmm = |at: Ns, what| event(at, 0, "process", what);
-    let fw_cfg = |at: Ns, item| event(at * MS, US, "qemu-trace", What::FwCfg { item, bytes: 4 });
-    let state = What::RunState { state: "running".into() };
+    let fw_cfg =
+        |at: Ns, item| event(at * MS, US, "qemu-trace", EventKind::FwCfg { item, bytes: 4 });
+    let state = EventKind::RunState { state: "running".into() };
     let mut events = vec![
-        vmm(30 * MS, What::VmmMain),
+        vmm(30 * MS, EventKind::VmmMain),
         event(50 * MS, US, "qemu-trace", state),
         fw_cfg(100, 0x17),
         fw_cfg(150, 0x11),
-        vmm(TOTAL - MS, What::VmmExiting),
+        vmm(TOTAL - MS, EventKind::VmmExiting),
     ];
     events.extend(lines.iter().map(|(at, text)| {
-        let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
+        let what = EventKind::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
         event(at * MS, 200 * US, "console", what)
     }));
     events.sort_by_key(|event| event.at);
@@ -30,7 +31,7 @@ fn direct(lines: &[(Ns, &str)]) -> Vec<Event> {
 }
 
 fn reached(at: Ns, error: Ns, symbol: &str) -> Event {
-    event(at * MS, error * MS, "guest-pages", What::Reached { symbol: symbol.into() })
+    event(at * MS, error * MS, "guest-pages", EventKind::Reached { symbol: symbol.into() })
 }
 
 fn timeline(events: &[Event]) -> Timeline {
@@ -121,7 +122,7 @@ fn a_clock_that_starts_late_tells_what_it_does_not_know() {
 fn a_loader_ends_where_the_image_moves_itself() {
     let grub = [(300, "GRUB loading."), (400, "Welcome to GRUB!"), (900, "  Booting `Debian'")];
     let mut events = direct(&[&grub, KERNEL].concat());
-    events.retain(|event| !matches!(event.what, What::FwCfg { .. }));
+    events.retain(|event| !matches!(event.what, EventKind::FwCfg { .. }));
     events.extend([reached(3_500, 10, "image-moving"), reached(4_000, 10, "kernel-started")]);
     events.sort_by_key(|event| event.at);
     let names = timeline(&events);

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{event, record, Boot, MS, US};
-use vmeter_model::{Event, Moment, Ns, Outcome, RunRecord, Timeline, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, Outcome, RunRecord, Timeline};
 use vmeter_timeline::{build, hints, verify};
 
 fn checked(events: &[Event], run: &RunRecord) -> Timeline {
@@ -16,14 +16,14 @@ fn length(timeline: &Timeline, name: &str) -> Ns {
     timeline.spans.iter().filter(|s| s.name == name).map(|s| s.len()).sum()
 }
 
-fn at_of(boot: &Boot, what: &What) -> Ns {
+fn at_of(boot: &Boot, what: &EventKind) -> Ns {
     boot.events.iter().find(|e| e.what == *what).map_or(0, |e| e.at)
 }
 
 #[test]
 fn a_run_that_ends_at_its_ready_point_ends_there() {
     let mut boot = Boot::standard();
-    boot.run.total_ns = at_of(&boot, &What::Ready);
+    boot.run.total_ns = at_of(&boot, &EventKind::Ready);
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "shutdown") + length(&timeline, "vmm:exit"), 0);
     assert!(timeline.coverage() > 0.999 && timeline.warnings.is_empty(), "{:?}", timeline.warnings);
@@ -35,21 +35,22 @@ fn what_follows_a_guests_last_exit_is_the_vmms() {
     let standard = Boot::standard();
     let vmms = length(&standard.timeline(), "shutdown:vmm");
     assert!(vmms > 0);
-    let state = |w: &What| matches!(w, What::RunState { state } if state == "shutdown");
+    let state = |w: &EventKind| matches!(w, EventKind::RunState { state } if state == "shutdown");
     let off = standard.events.iter().rev().find(|e| state(&e.what)).map_or(0, |e| e.at);
     let mut boot = Boot::standard();
-    boot.events.retain(|e| e.source != "qemu-trace" && !state(&e.what) && e.what != What::PowerOff);
+    boot.events
+        .retain(|e| e.source != "qemu-trace" && !state(&e.what) && e.what != EventKind::PowerOff);
     assert_eq!(length(&boot.timeline(), "shutdown:vmm"), 0, "nobody says when it was off");
-    let over = What::RunState { state: "shutdown".into() };
+    let over = EventKind::RunState { state: "shutdown".into() };
     boot.events.push(event(off, US, "kvm-trace", over));
     boot.events.sort_by_key(|e| e.at);
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "shutdown:vmm"), vmms, "with what the guest said before");
     // Where it said nothing, that is all that is known of the shutdown.
-    let says = |w: &What| matches!(w, What::KernelLine { text, .. } if text.contains("reboot: ") || text.contains("Power"));
-    boot.events.retain(|e| e.what != What::ShutdownStart && !says(&e.what));
+    let says = |w: &EventKind| matches!(w, EventKind::KernelLine { text, .. } if text.contains("reboot: ") || text.contains("Power"));
+    boot.events.retain(|e| e.what != EventKind::ShutdownStart && !says(&e.what));
     boot.events.retain(|e| {
-        !matches!(&e.what, What::Reached { symbol } if symbol.starts_with("kernel_")
+        !matches!(&e.what, EventKind::Reached { symbol } if symbol.starts_with("kernel_")
         && symbol != "kernel_init" && symbol != "kernel_init_freeable")
     });
     let timeline = boot.timeline();
@@ -60,9 +61,9 @@ fn what_follows_a_guests_last_exit_is_the_vmms() {
 #[test]
 fn a_vmm_that_waits_to_be_started_does_not_initialise() {
     let mut boot = Boot::standard();
-    let from = at_of(&boot, &What::VmmMain) + 30 * MS;
+    let from = at_of(&boot, &EventKind::VmmMain) + 30 * MS;
     let whole = length(&boot.timeline(), "vmm:init");
-    boot.events.push(event(from, MS, "vmm-threads", What::VmmWaits));
+    boot.events.push(event(from, MS, "vmm-threads", EventKind::VmmWaits));
     boot.events.sort_by_key(|e| e.at);
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "vmm:init"), 30 * MS);
@@ -78,8 +79,8 @@ fn a_vmm_that_runs_on_goes_on_speaking() {
         timeline.warnings.iter().any(|warning| warning.contains("misaligned"))
     };
     let mut boot = Boot::standard();
-    boot.events.retain(|e| !matches!(e.what, What::Ready | What::VmmKilled));
-    let state = What::RunState { state: "paused".into() };
+    boot.events.retain(|e| !matches!(e.what, EventKind::Ready | EventKind::VmmKilled));
+    let state = EventKind::RunState { state: "paused".into() };
     boot.events.push(event(boot.run.total_ns + 500 * MS, US, "qemu-trace", state));
     let seen = |boot: &mut Boot, moments: &[Moment]| {
         boot.run.moments = moments.iter().map(|moment| (MS, moment.clone())).collect();
@@ -93,16 +94,16 @@ fn a_vmm_that_runs_on_goes_on_speaking() {
 #[test]
 fn a_panic_is_a_mark_and_a_phase() {
     let mut boot = Boot::standard();
-    let from = at_of(&boot, &What::ProcessExec { pid: 1, file: "/init".into() }) - 20 * MS;
+    let from = at_of(&boot, &EventKind::ProcessExec { pid: 1, file: "/init".into() }) - 20 * MS;
     boot.events.retain(|e| e.at < from);
     let text = "Kernel panic - not syncing: VFS: Unable to mount root fs".to_owned();
     boot.events.push(event(
         from,
         5 * US,
         "guest-log",
-        What::KernelLine { text: text.clone(), by_program: false },
+        EventKind::KernelLine { text: text.clone(), by_program: false },
     ));
-    boot.events.push(event(from + 30 * MS, 0, "process", What::VmmExiting));
+    boot.events.push(event(from + 30 * MS, 0, "process", EventKind::VmmExiting));
     boot.run.total_ns = from + 35 * MS;
     boot.run.outcome = Outcome::Panicked { line: text.clone() };
     boot.run.moments.clear();
@@ -117,7 +118,7 @@ fn a_panic_is_a_mark_and_a_phase() {
 #[test]
 fn an_initcall_that_hangs_lasts_until_the_timeout() {
     let mut boot = Boot::standard();
-    let hung = |e: &&Event| matches!(&e.what, What::InitcallStart { function, .. } if function == "fn_300_init");
+    let hung = |e: &&Event| matches!(&e.what, EventKind::InitcallStart { function, .. } if function == "fn_300_init");
     let from = boot.events.iter().find(hung).map_or(0, |e| e.at);
     boot.events.retain(|e| e.at <= from);
     boot.run.moments.retain(|(at, _)| *at <= from);
@@ -134,12 +135,12 @@ fn an_initcall_that_hangs_lasts_until_the_timeout() {
 #[test]
 fn a_recording_that_breaks_off_gives_its_last_initcall_no_time() {
     let mut boot = Boot::standard();
-    let last = |e: &&Event| matches!(&e.what, What::InitcallStart { function, .. } if function == "fn_300_init");
+    let last = |e: &&Event| matches!(&e.what, EventKind::InitcallStart { function, .. } if function == "fn_300_init");
     let from = boot.events.iter().find(last).map_or(0, |e| e.at);
     boot.events.retain(|e| e.source != "guest-ftrace" || e.at <= from);
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "initcall fn_300_init"), 0);
-    let to = at_of(&boot, &What::Reached { symbol: "run_init_process".into() });
+    let to = at_of(&boot, &EventKind::Reached { symbol: "run_init_process".into() });
     let open = timeline.spans.iter().find(|s| s.name == "unattributed").unwrap();
     assert!(open.start == from && open.end >= to, "nothing says what ran there: {open:?}");
     assert!(timeline.warnings.iter().any(|w| w.contains("fn_300_init")), "{:?}", timeline.warnings);
@@ -148,9 +149,9 @@ fn a_recording_that_breaks_off_gives_its_last_initcall_no_time() {
 #[test]
 fn what_comes_before_init_ends_where_the_kernel_says_that_it_runs_it() {
     let mut boot = Boot::standard();
-    let said = at_of(&boot, &What::Reached { symbol: "run_init_process".into() });
+    let said = at_of(&boot, &EventKind::Reached { symbol: "run_init_process".into() });
     // Without addresses user space begins at the exec, which is 4 ms after the line.
-    boot.events.retain(|e| !matches!(e.what, What::Reached { .. }) || e.at < said - 200 * MS);
+    boot.events.retain(|e| !matches!(e.what, EventKind::Reached { .. }) || e.at < said - 200 * MS);
     let timeline = boot.timeline();
     let before = timeline.spans.iter().find(|s| s.name == "kernel:free_initmem").unwrap();
     assert!((before.end - said).abs() <= MS, "{said}: {before:?}");
@@ -161,7 +162,7 @@ fn what_comes_before_init_ends_where_the_kernel_says_that_it_runs_it() {
 fn a_step_that_hangs_lasts_until_the_timeout_and_a_lost_end_does_not() {
     let hung = |outcome: Outcome, name: &str, ready: bool| {
         let mut boot = Boot::standard();
-        let from = at_of(&boot, &What::StepStart { step: "udev-settle".into() });
+        let from = at_of(&boot, &EventKind::StepStart { step: "udev-settle".into() });
         boot.events.retain(|e| e.at <= from);
         boot.run.moments.retain(|(at, _)| *at <= from);
         boot.run.total_ns = from + 9_000 * MS;
@@ -181,11 +182,11 @@ fn a_step_that_hangs_lasts_until_the_timeout_and_a_lost_end_does_not() {
 fn asynchronous_initcalls_are_beside_the_tree() {
     let mut boot = Boot::standard();
     let function = "3_async_probe".to_owned();
-    let start = at_of(&boot, &What::InitcallLevel { level: "subsys".into() }) + 500 * US;
+    let start = at_of(&boot, &EventKind::InitcallLevel { level: "subsys".into() }) + 500 * US;
     let (module, pid) = (None, Some(57));
-    let what = What::InitcallStart { function: function.clone(), module, pid };
+    let what = EventKind::InitcallStart { function: function.clone(), module, pid };
     boot.events.push(event(start, 5 * US, "guest-ftrace", what));
-    let what = What::InitcallEnd { function, pid, ret: Some(0) };
+    let what = EventKind::InitcallEnd { function, pid, ret: Some(0) };
     boot.events.push(event(start + 30 * MS, 5 * US, "guest-ftrace", what));
     let (with, without) = (boot.timeline(), Boot::standard().timeline());
     common::assert_same(&with.spans, &without.spans);
@@ -198,9 +199,12 @@ fn asynchronous_initcalls_are_beside_the_tree() {
 #[test]
 fn a_kernel_whose_work_nobody_saw_comes_with_what_would_show_it() {
     let mut boot = Boot::standard();
-    let entry = |what: &What| matches!(what, What::Reached { symbol } if symbol == "startup_64");
+    let entry =
+        |what: &EventKind| matches!(what, EventKind::Reached { symbol } if symbol == "startup_64");
     let from = boot.events.iter().find(|e| entry(&e.what)).map_or(0, |e| e.at);
-    let ends = |what: &What| matches!(what, What::VmmExiting | What::VmmExec | What::VmmMain);
+    let ends = |what: &EventKind| {
+        matches!(what, EventKind::VmmExiting | EventKind::VmmExec | EventKind::VmmMain)
+    };
     boot.events.retain(|e| e.at <= from || ends(&e.what));
     let timeline = boot.timeline();
     let said = timeline.warnings.iter().find(|w| w.contains("the kernel was seen")).unwrap();
@@ -211,15 +215,15 @@ fn a_kernel_whose_work_nobody_saw_comes_with_what_would_show_it() {
 fn an_unpatched_guest_is_covered_as_far_as_it_speaks() {
     let mut boot = Boot::standard();
     let (from, to) = (
-        at_of(&boot, &What::ProcessExec { pid: 1, file: "/init".into() }),
-        at_of(&boot, &What::ShutdownStart),
+        at_of(&boot, &EventKind::ProcessExec { pid: 1, file: "/init".into() }),
+        at_of(&boot, &EventKind::ShutdownStart),
     );
     boot.events.retain(|e| e.at <= from || e.at >= to);
     let mut process = |pid, file: &str, start: Ns, end: Option<Ns>| {
-        let exec = What::ProcessExec { pid, file: file.into() };
+        let exec = EventKind::ProcessExec { pid, file: file.into() };
         boot.events.push(event(from + start * MS, 5 * US, "guest-ftrace", exec));
         if let Some(end) = end {
-            let exit = What::ProcessExit { pid, comm: "x".into() };
+            let exit = EventKind::ProcessExit { pid, comm: "x".into() };
             boot.events.push(event(from + end * MS, 5 * US, "guest-ftrace", exit));
         }
     };
@@ -241,10 +245,11 @@ fn an_unpatched_guest_is_covered_as_far_as_it_speaks() {
 #[test]
 fn modules_that_only_ftrace_saw_are_insmods_all_the_same() {
     let mut boot = Boot::standard();
-    boot.events.retain(|e| !matches!(e.what, What::StepStart { .. } | What::StepEnd { .. }));
+    boot.events
+        .retain(|e| !matches!(e.what, EventKind::StepStart { .. } | EventKind::StepEnd { .. }));
     for e in &mut boot.events {
         // The trace point gives an address: whose it is, the load before it says.
-        if let What::InitcallStart { module, .. } = &mut e.what {
+        if let EventKind::InitcallStart { module, .. } = &mut e.what {
             *module = None;
         }
     }
@@ -265,13 +270,15 @@ fn modules_that_only_ftrace_saw_are_insmods_all_the_same() {
 fn a_kernel_that_its_vmm_enters_has_no_firmware_before_it() {
     let mut boot = Boot::standard();
     boot.events.retain(|e| match &e.what {
-        What::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
-        What::FwCfg { .. } | What::FirmwareLine { .. } | What::PciConfig { .. } => false,
+        EventKind::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
+        EventKind::FwCfg { .. } | EventKind::FirmwareLine { .. } | EventKind::PciConfig { .. } => {
+            false
+        }
         _ => true,
     });
-    let reset = at_of(&boot, &What::Reached { symbol: "reset-vector".into() });
+    let reset = at_of(&boot, &EventKind::Reached { symbol: "reset-vector".into() });
     let symbol = "startup_64".to_owned();
-    boot.events.push(event(reset, 100, "kvm-trace", What::Reached { symbol }));
+    boot.events.push(event(reset, 100, "kvm-trace", EventKind::Reached { symbol }));
     let timeline = boot.timeline();
     let of_firmware = timeline.spans.iter().filter(|s| s.name.starts_with("bios:"));
     assert_eq!(of_firmware.map(|s| s.name.as_str()).collect::<Vec<_>>(), [""; 0]);
@@ -283,13 +290,13 @@ fn a_kernel_that_its_vmm_enters_has_no_firmware_before_it() {
 fn pvh_has_neither_setup_nor_decompressor() {
     let mut boot = Boot::standard();
     boot.events.retain(|e| match &e.what {
-        What::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
-        What::FwCfg { item, .. } => *item != 0x11,
+        EventKind::Reached { symbol } => !symbol.starts_with("bzimage") && symbol != "startup_64",
+        EventKind::FwCfg { item, .. } => *item != 0x11,
         _ => true,
     });
     let symbol = "pvh_start_xen".to_owned();
-    let entry = at_of(&boot, &What::Reached { symbol: "x86_64_start_kernel".into() });
-    boot.events.push(event(entry - MS, 100, "tcg-plugin", What::Reached { symbol }));
+    let entry = at_of(&boot, &EventKind::Reached { symbol: "x86_64_start_kernel".into() });
+    boot.events.push(event(entry - MS, 100, "tcg-plugin", EventKind::Reached { symbol }));
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "kernel:decompress") + length(&timeline, "kernel:setup"), 0);
     assert!(timeline.coverage() > 0.999, "{}", timeline.coverage());
@@ -300,7 +307,7 @@ fn pvh_has_neither_setup_nor_decompressor() {
 fn virtual_time_holds_no_trace_of_the_host() {
     let virtual_run = |host_delay: Ns| {
         let mut boot = Boot::delayed("vmm:init", host_delay);
-        let reset = at_of(&boot, &What::Reached { symbol: "reset-vector".into() });
+        let reset = at_of(&boot, &EventKind::Reached { symbol: "reset-vector".into() });
         let guests = ["tcg-plugin", "guest-ftrace", "guest-log"];
         for e in boot.events.iter_mut().filter(|e| guests.contains(&e.source.as_str())) {
             e.at -= reset;
@@ -346,7 +353,7 @@ fn hints_need_no_outcome() {
 #[test]
 fn a_wrapper_has_its_own_phase() {
     let mut boot = Boot::standard();
-    boot.events.push(event(300 * US, 0, "process", What::WrapperExec));
+    boot.events.push(event(300 * US, 0, "process", EventKind::WrapperExec));
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "vmm:exec"), 300 * US);
     assert_eq!(length(&timeline, "vmm:wrapper"), 700 * US);
@@ -355,21 +362,22 @@ fn a_wrapper_has_its_own_phase() {
 #[test]
 fn a_trace_whose_first_records_were_lost_has_no_first_of_anything() {
     let mut boot = Boot::standard();
-    let from = at_of(&boot, &What::StepStart { step: "udev-trigger".into() });
+    let from = at_of(&boot, &EventKind::StepStart { step: "udev-trigger".into() });
     boot.events.retain(|e| e.source != "guest-ftrace" || e.at >= from);
-    boot.events.retain(|e| !matches!(e.what, What::StepStart { .. } | What::StepEnd { .. }));
+    boot.events
+        .retain(|e| !matches!(e.what, EventKind::StepStart { .. } | EventKind::StepEnd { .. }));
     let whole = boot.timeline();
     assert!(length(&whole, "/init:start") > 0);
-    let what = What::Count { name: "guest_trace_lost".into(), value: 7 };
+    let what = EventKind::Count { name: "guest_trace_lost".into(), value: 7 };
     boot.events.push(event(boot.run.total_ns, 0, "guest-ftrace", what));
     let timeline = boot.timeline();
     assert_eq!(length(&timeline, "/init:start"), 0, "what it did until then was lost");
     assert!(timeline.warnings.iter().any(|w| w.contains("7 records")), "{:?}", timeline.warnings);
     // Of initcalls the first that is left is no begin of all.
     let mut boot = Boot::standard();
-    let from = at_of(&boot, &What::InitcallLevel { level: "device".into() });
+    let from = at_of(&boot, &EventKind::InitcallLevel { level: "device".into() });
     boot.events.retain(|e| e.source == "guest-ftrace" && e.at >= from || e.source == "process");
-    let what = What::Count { name: "guest_trace_lost".into(), value: 7 };
+    let what = EventKind::Count { name: "guest_trace_lost".into(), value: 7 };
     boot.events.push(event(boot.run.total_ns, 0, "guest-ftrace", what));
     assert_eq!(length(&boot.timeline(), "kernel:initcalls-before-userspace"), 0);
 }

@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, Timeline};
 use vmeter_timeline::{build, verify};
 
 const POST: &[(Ns, &str)] = &[
@@ -28,13 +28,13 @@ fn boot(lines: &[&[(Ns, &str)]], seen: bool) -> Timeline {
 
 fn boot_with(lines: &[&[(Ns, &str)]], seen: bool, more: Vec<Event>) -> Timeline {
     let line = |(at, text): &(Ns, &str)| {
-        let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
+        let what = EventKind::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
         event(at * MS, 200 * US, "console", what)
     };
     let mut events: Vec<Event> = lines.concat().iter().map(line).collect();
     events.extend(more);
-    events.push(event(25 * MS, 0, "process", What::VmmMain));
-    let running = What::RunState { state: "running".into() };
+    events.push(event(25 * MS, 0, "process", EventKind::VmmMain));
+    let running = EventKind::RunState { state: "running".into() };
     events.extend(seen.then(|| event(60 * MS, 2 * MS, "vmm-threads", running)));
     let timeline = build(&events, &record(2_000 * MS));
     assert_eq!(verify(&timeline), Ok(()));
@@ -91,12 +91,13 @@ fn a_loader_is_at_work_as_long_as_the_vmm_reads_for_it() {
     let grub = [(230, "Welcome to GRUB!"), (700, "Loading Linux ...")];
     let mut timelines = [false, true].map(|reads| {
         let line = |(at, text): &(Ns, &str)| {
-            let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
+            let what =
+                EventKind::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
             event(at * MS, 200 * US, "console", what)
         };
         let lines = [POST, &[TO_DISK], &grub, KERNEL].concat();
         let mut events: Vec<Event> = lines.iter().map(line).collect();
-        let read = event(820 * MS, 10 * MS, "vmm-threads", What::VmmRead { bytes: 1 << 20 });
+        let read = event(820 * MS, 10 * MS, "vmm-threads", EventKind::VmmRead { bytes: 1 << 20 });
         events.extend(reads.then_some(read));
         build(&events, &record(2_000 * MS))
     });
@@ -110,10 +111,10 @@ fn a_line_that_is_drawn_and_says_nothing_names_no_time() {
     // The time after a program that ran meanwhile is the gap.
     let of = |at: Ns, what| event(at * MS, 0, "guest-ftrace", what);
     let ran = vec![
-        of(1_900, What::ProcessExec { pid: 1, file: "/init".into() }),
-        of(1_958, What::ProcessFork { pid: 7, parent: 1, thread: false }),
-        of(1_959, What::ProcessExec { pid: 7, file: "/bin/md5sum".into() }),
-        of(1_970, What::ProcessExit { pid: 7, comm: "md5sum".into() }),
+        of(1_900, EventKind::ProcessExec { pid: 1, file: "/init".into() }),
+        of(1_958, EventKind::ProcessFork { pid: 7, parent: 1, thread: false }),
+        of(1_959, EventKind::ProcessExec { pid: 7, file: "/bin/md5sum".into() }),
+        of(1_970, EventKind::ProcessExit { pid: 7, comm: "md5sum".into() }),
     ];
     let timeline = boot_with(&[POST, &[TO_ROM], KERNEL, drawn], true, ran);
     let after = timeline.spans.iter().filter_map(|s| s.name.strip_prefix("after: "));

@@ -7,7 +7,7 @@ use common::user_space::{
     checked, exec, exit, fork, lengths, line, names, processes, reap, until, wait,
 };
 use common::{event, MS};
-use vmeter_model::What;
+use vmeter_model::EventKind;
 
 #[test]
 fn a_device_that_timed_out_had_its_time_from_when_it_was_expected() {
@@ -41,7 +41,7 @@ fn a_wait_for_a_device_is_not_systemds_work() {
             ms * MS,
             5_000,
             "guest-log",
-            What::KernelLine { text: text.into(), by_program: false },
+            EventKind::KernelLine { text: text.into(), by_program: false },
         )
     };
     let mut events = vec![
@@ -144,8 +144,8 @@ fn an_init_of_runlevels_goes_down_with_what_it_begins_for_the_last() {
         let script = std::iter::once("/bin/sh".to_owned()).chain(words.iter().cloned());
         let begun = |pid: i32, words: Vec<String>| {
             let file = words.iter().find(|word| word.as_str() != "/bin/sh").cloned();
-            let exec = What::ProcessExec { pid, file: file.unwrap_or_default() };
-            [What::ProcessArguments { pid, arguments: words }, exec]
+            let exec = EventKind::ProcessExec { pid, file: file.unwrap_or_default() };
+            [EventKind::ProcessArguments { pid, arguments: words }, exec]
         };
         let mut whats = vec![(110, fork(9, 1))];
         let up = ["/bin/sh", "/etc/init.d/rc", "2"].map(str::to_owned).to_vec();
@@ -155,7 +155,7 @@ fn an_init_of_runlevels_goes_down_with_what_it_begins_for_the_last() {
         whats.extend([(602, wait(1)), (610, fork(11, 10)), (611, exec(11, "/etc/rc0.d/K01app"))]);
         whats.extend([(612, wait(10)), (850, exit(11)), (851, reap(11, 10))]);
         let mut events = processes(whats);
-        events.push(event(950 * MS, 0, "monitor", What::PowerOff));
+        events.push(event(950 * MS, 0, "monitor", EventKind::PowerOff));
         let timeline = checked(&events, 1_000 * MS);
         let phase = timeline.spans.iter().find(|s| s.name == "shutdown");
         phase.map(|s| s.start / MS)

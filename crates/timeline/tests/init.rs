@@ -4,7 +4,7 @@ use crate::common;
 
 use common::user_space::{checked, exec, exit, fork, lengths, line, processes, reap, wait};
 use common::{event, MS};
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 use vmeter_timeline::causes;
 
 #[test]
@@ -26,8 +26,9 @@ fn an_init_that_speaks_before_it_acts_has_begun_all_the_same() {
         lengths(&timeline.spans, "/init:start").first().map(|(_, ms)| *ms)
     };
     assert_eq!(start(&events), Some(1_501), "up to its part of the initrd");
-    events
-        .retain(|e| !matches!(&e.what, What::ConsoleLine { text, .. } if text.contains("initrd")));
+    events.retain(
+        |e| !matches!(&e.what, EventKind::ConsoleLine { text, .. } if text.contains("initrd")),
+    );
     assert_eq!(start(&events), Some(1_500), "up to its first word");
 }
 
@@ -43,7 +44,7 @@ fn whoever_waits_for_a_person_is_told_from_what_they_wait_with() {
             2_000 * MS,
             MS / 10,
             "console",
-            What::ConsoleLine { text: asks.into(), end: 10_000 * MS, later: Vec::new() },
+            EventKind::ConsoleLine { text: asks.into(), end: 10_000 * MS, later: Vec::new() },
         ),
         line(60_000, "cryptsetup: croot: set up successfully"),
         line(62_000, "Begin: Running /scripts/init-bottom ... done."),
@@ -62,7 +63,7 @@ fn whoever_waits_for_a_person_is_told_from_what_they_wait_with() {
     let arguments = arguments.map(str::to_owned).to_vec();
     let mut events = processes(vec![
         (1_900, fork(10, 1)),
-        (1_905, What::ProcessArguments { pid: 10, arguments }),
+        (1_905, EventKind::ProcessArguments { pid: 10, arguments }),
         (1_910, exec(10, "/sbin/cryptsetup")),
         (1_911, wait(1)),
         (59_900, exit(10)),

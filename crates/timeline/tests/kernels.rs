@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, RunRecord, Span, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, RunRecord, Span, Timeline};
 use vmeter_timeline::{build, verify};
 
 const TOTAL: Ns = 9_000 * MS;
@@ -16,11 +16,11 @@ fn run() -> RunRecord {
 /// The VMM's own moments; lines of its guest's console, ms after its exec.
 fn guest(lines: &[(Ns, &str)]) -> Vec<Event> {
     let mut events = vec![
-        event(30 * MS, 0, "process", What::VmmMain),
-        event(TOTAL - MS, 0, "process", What::VmmExiting),
+        event(30 * MS, 0, "process", EventKind::VmmMain),
+        event(TOTAL - MS, 0, "process", EventKind::VmmExiting),
     ];
     events.extend(lines.iter().map(|(at, text)| {
-        let what = What::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
+        let what = EventKind::ConsoleLine { text: (*text).into(), end: at * MS, later: Vec::new() };
         event(at * MS, 200 * US, "console", what)
     }));
     events
@@ -31,16 +31,16 @@ fn logged(at: Ns, error: Ns, text: &str) -> Event {
         at * MS,
         error * MS,
         "guest-printk",
-        What::KernelLine { text: text.into(), by_program: false },
+        EventKind::KernelLine { text: text.into(), by_program: false },
     )
 }
 
 fn count(name: &str, value: u64) -> Event {
-    event(TOTAL, 0, "guest-printk", What::Count { name: name.into(), value })
+    event(TOTAL, 0, "guest-printk", EventKind::Count { name: name.into(), value })
 }
 
 fn reached(at: Ns, symbol: &str) -> Event {
-    event(at * MS, 1_000, "tcg-plugin", What::Reached { symbol: symbol.into() })
+    event(at * MS, 1_000, "tcg-plugin", EventKind::Reached { symbol: symbol.into() })
 }
 
 fn timeline(events: &[Event]) -> Timeline {
@@ -115,8 +115,9 @@ fn lines_of_a_guest_whose_kernel_was_not_seen_count() {
 /// What a firmware hands over to need not be Linux: user space is Linux's alone.
 #[test]
 fn a_guest_without_a_sign_of_linux_has_no_user_space() {
-    let firmware =
-        |at, text: &str| event(at * MS, MS, "firmware", What::FirmwareLine { text: text.into() });
+    let firmware = |at, text: &str| {
+        event(at * MS, MS, "firmware", EventKind::FirmwareLine { text: text.into() })
+    };
     let mut events = guest(PROGRAMS);
     events.push(firmware(100, "SeaBIOS (version 1.16.2)"));
     events.push(firmware(900, "Booting from ROM..."));
@@ -154,7 +155,7 @@ fn a_second_boot_without_a_banner_is_no_shutdown() {
     // The last line of a kernel, and what a wrapper says once its VMM is gone, are no second one.
     let mut events = guest(&first);
     events[1].at = 2_030 * MS;
-    let what = What::ConsoleLine { text: "done".into(), end: 2_900 * MS, later: Vec::new() };
+    let what = EventKind::ConsoleLine { text: "done".into(), end: 2_900 * MS, later: Vec::new() };
     events.push(event(2_900 * MS, 200 * US, "console", what));
     let ended = build(&events, &run());
     assert!(!ended.spans.iter().any(|s| s.name.starts_with("reboot")), "{:?}", ended.spans);
@@ -188,7 +189,7 @@ fn a_part_whose_end_is_not_known_is_not_drawn() {
     // A calibration that was made and is known is there.
     for event in &mut events {
         event.error_ns = event.error_ns.min(MS);
-        if let What::KernelLine { text, .. } = &mut event.what {
+        if let EventKind::KernelLine { text, .. } = &mut event.what {
             *text = text.replace(" (skipped), value calculated using timer frequency", ".");
         }
     }
@@ -241,7 +242,7 @@ fn records_that_were_overwritten_are_the_reason() {
     told.injected = vec!["kernel: quiet trace_event=initcall:*".into()];
     let without = said(&events, &told);
     assert!(without.contains("CONFIG_FTRACE") && !without.contains("has them traced"), "{without}");
-    let lost = What::Count { name: "guest_trace_lost".into(), value: 900 };
+    let lost = EventKind::Count { name: "guest_trace_lost".into(), value: 900 };
     events.push(event(TOTAL, 0, "guest-ftrace", lost));
     events.push(count("guest_log_lost", 27_000));
     events.push(count("guest_log_bytes_wanted", 1 << 25));
@@ -265,7 +266,7 @@ fn what_a_program_writes_into_the_log_is_no_word_of_the_kernel() {
     for (at, line) in lines {
         let (_, text) = line.split_once("] ").expect("a stamp");
         let mut record = logged(at, 1, text);
-        if let What::KernelLine { by_program, .. } = &mut record.what {
+        if let EventKind::KernelLine { by_program, .. } = &mut record.what {
             *by_program = at >= 3_000;
         }
         events.push(record);
@@ -275,7 +276,7 @@ fn what_a_program_writes_into_the_log_is_no_word_of_the_kernel() {
     assert!(span(&found, "initcall evil_init").is_none(), "{:?}", found.spans);
     assert!(span(&found, "shutdown").is_none_or(|s| s.start > 4_000 * MS), "{:?}", found.spans);
     for event in &mut events {
-        if let What::KernelLine { by_program, .. } = &mut event.what {
+        if let EventKind::KernelLine { by_program, .. } = &mut event.what {
             *by_program = false;
         }
     }
@@ -305,7 +306,7 @@ fn the_unpacking_that_the_guests_pages_show_cuts_the_time_that_nobody_saw() {
     let inside = [reached(3_500, "unpacking"), reached(3_600, "unpacked")];
     let events: Vec<Event> = events
         .into_iter()
-        .filter(|e| !matches!(e.what, What::Reached { .. }))
+        .filter(|e| !matches!(e.what, EventKind::Reached { .. }))
         .chain(inside)
         .collect();
     assert!(span(&timeline(&events), "kernel:decompress").is_none());
@@ -313,8 +314,10 @@ fn the_unpacking_that_the_guests_pages_show_cuts_the_time_that_nobody_saw() {
 
 #[test]
 fn an_end_that_is_off_by_more_than_the_span_is_no_end() {
-    let fw_cfg = |at: Ns| event(at * MS, 1_000, "qemu-trace", What::FwCfg { item: 0x10, bytes: 4 });
-    let reset = event(50 * MS, 1_000, "qemu-trace", What::RunState { state: "running".into() });
+    let fw_cfg =
+        |at: Ns| event(at * MS, 1_000, "qemu-trace", EventKind::FwCfg { item: 0x10, bytes: 4 });
+    let reset =
+        event(50 * MS, 1_000, "qemu-trace", EventKind::RunState { state: "running".into() });
     // A late console: where the kernel began is known to two seconds, and its firmware ends there.
     let late = [
         (1_410, "[    1.300000] loop: module loaded"),
@@ -335,7 +338,8 @@ fn an_end_that_is_off_by_more_than_the_span_is_no_end() {
 
 #[test]
 fn a_loader_that_speaks_is_there_though_no_firmware_did() {
-    let reset = event(50 * MS, 1_000, "vmm-threads", What::RunState { state: "running".into() });
+    let reset =
+        event(50 * MS, 1_000, "vmm-threads", EventKind::RunState { state: "running".into() });
     let lines = [
         (460, "GNU GRUB  version 2.06"),
         (1_160, "   The highlighted entry will be executed automatically in 3s."),
@@ -366,7 +370,12 @@ fn grubs_timeout_ends_where_it_boots_an_entry() {
         (8_000, "[    1.100000] Run /init as init process"),
     ];
     let mut events = guest(&lines);
-    events.push(event(50 * MS, 1_000, "vmm-threads", What::RunState { state: "running".into() }));
+    events.push(event(
+        50 * MS,
+        1_000,
+        "vmm-threads",
+        EventKind::RunState { state: "running".into() },
+    ));
     events.sort_by_key(|event| event.at);
     let found = timeline(&events);
     assert_eq!(bounds(&found, "grub:timeout"), Some((1_160, 4_230)), "{:?}", found.spans);

@@ -3,13 +3,13 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, Timeline};
 use vmeter_timeline::{build, verify};
 
 const TOTAL: Ns = 71_853 * MS;
 
 fn console(at: Ns, text: &str) -> Event {
-    let what = What::ConsoleLine { text: text.into(), end: at + MS, later: Vec::new() };
+    let what = EventKind::ConsoleLine { text: text.into(), end: at + MS, later: Vec::new() };
     event(at, 200 * US, "console", what)
 }
 
@@ -68,7 +68,7 @@ fn the_second_kernel_is_no_user_space_of_the_first() {
 fn without_its_last_word_the_way_to_the_second_is_nobodys() {
     let mut events = recorded();
     events.retain(
-        |e| !matches!(&e.what, What::ConsoleLine { text, .. } if text.contains("kexec_core")),
+        |e| !matches!(&e.what, EventKind::ConsoleLine { text, .. } if text.contains("kexec_core")),
     );
     let timeline = timeline(&events);
     assert_eq!(phase(&timeline, "kexec"), None);
@@ -87,7 +87,7 @@ fn an_old_log_that_is_printed_again_is_no_second_kernel() {
         event.at = first + (event.at - first) / 100;
     }
     events.retain(
-        |e| !matches!(&e.what, What::ConsoleLine { text, .. } if text.contains("kexec_core")),
+        |e| !matches!(&e.what, EventKind::ConsoleLine { text, .. } if text.contains("kexec_core")),
     );
     let timeline = timeline(&events);
     assert_eq!(phase(&timeline, "kexec:kernel"), None);
@@ -100,15 +100,15 @@ fn an_old_log_that_is_printed_again_is_no_second_kernel() {
 fn a_second_kernel_that_only_its_log_shows_is_no_part_of_the_first() {
     let line = |at: Ns, text: &str| console(at * MS, text);
     let started = |at: Ns| {
-        let what = What::Reached { symbol: "kernel-started".into() };
+        let what = EventKind::Reached { symbol: "kernel-started".into() };
         event(at * MS, 12 * MS, "guest-pages", what)
     };
     let logged = |at: Ns, error: Ns, text: &str| {
-        let what = What::KernelLine { text: text.into(), by_program: false };
+        let what = EventKind::KernelLine { text: text.into(), by_program: false };
         event(at * MS, error * MS, "guest-printk", what)
     };
     let mut events = vec![
-        event(24 * MS, 0, "process", What::VmmMain),
+        event(24 * MS, 0, "process", EventKind::VmmMain),
         started(794),
         line(4_110, "app: first"),
         line(6_333, "app: first gives way"),
@@ -118,7 +118,7 @@ fn a_second_kernel_that_only_its_log_shows_is_no_part_of_the_first() {
         logged(10_858, 6, "Run /init as init process"),
         line(11_357, "app: second begins"),
         line(12_390, "app: second works"),
-        event(TOTAL - MS, 0, "process", What::VmmExiting),
+        event(TOTAL - MS, 0, "process", EventKind::VmmExiting),
     ];
     let found = timeline(&events);
     assert_eq!(phase(&found, "userspace"), Some((4_110, 6_334)), "{:?}", found.spans);
@@ -131,7 +131,9 @@ fn a_second_kernel_that_only_its_log_shows_is_no_part_of_the_first() {
     let kernel = phase(&found, "kexec:kernel").expect("the second");
     assert!(kernel.0 > 6_333 && kernel.1 == 10_858, "{kernel:?}");
     // Where no program spoke before, there is one kernel.
-    events.retain(|e| !matches!(&e.what, What::ConsoleLine { text, .. } if text.contains("first")));
+    events.retain(
+        |e| !matches!(&e.what, EventKind::ConsoleLine { text, .. } if text.contains("first")),
+    );
     assert_eq!(phase(&timeline(&events), "kexec:kernel"), None);
 }
 
@@ -151,7 +153,7 @@ fn who_only_says_so_starts_no_kernel() {
 fn a_machine_that_is_reset_and_goes_on_is_no_shutdown() {
     let mut events = recorded();
     for event in &mut events {
-        if let What::ConsoleLine { text, .. } = &mut event.what {
+        if let EventKind::ConsoleLine { text, .. } = &mut event.what {
             *text = text.replace("kexec_core: Starting new kernel", "reboot: Restarting system");
         }
     }
@@ -191,7 +193,7 @@ fn a_quiet_machine_that_is_reset_is_nothing_of_the_first_boot() {
     let mut events: Vec<Event> = QUIET.iter().map(|(at, text)| console(at * MS, text)).collect();
     for (at, symbol) in [(902, "startup_32"), (2_304, "startup_64"), (2_372, "start_kernel")] {
         let symbol = symbol.to_owned();
-        events.push(event(at * MS, 0, "tcg", What::Reached { symbol }));
+        events.push(event(at * MS, 0, "tcg", EventKind::Reached { symbol }));
     }
     // What RAM holds at the end is the second kernel's log, and nothing says how its clock went.
     let text = "Linux version 6.1.0".to_owned();
@@ -199,9 +201,9 @@ fn a_quiet_machine_that_is_reset_is_nothing_of_the_first_boot() {
         22_942 * MS,
         13_000 * MS,
         "guest-printk",
-        What::KernelLine { text, by_program: false },
+        EventKind::KernelLine { text, by_program: false },
     ));
-    let firmware = What::FirmwareLine { text: "Booting from ROM...".into() };
+    let firmware = EventKind::FirmwareLine { text: "Booting from ROM...".into() };
     events.push(event(11_620 * MS, MS, "firmware", firmware));
     let timeline = build(&events, &record(24_160 * MS));
     assert_eq!(verify(&timeline), Ok(()));
@@ -229,9 +231,9 @@ fn the_vmm_says_that_a_machine_is_reset() {
     // A kernel with loglevel=0 says nothing of it, and this firmware has no console.
     let silent = QUIET.iter().filter(|(_, text)| !text.starts_with(['[', 'S', 'B']));
     let mut events: Vec<Event> = silent.map(|(at, text)| console(at * MS, text)).collect();
-    let reached = What::Reached { symbol: "start_kernel".into() };
+    let reached = EventKind::Reached { symbol: "start_kernel".into() };
     events.push(event(2_372 * MS, 0, "tcg", reached));
-    events.push(event(11_056 * MS, MS, "monitor", What::MachineReset));
+    events.push(event(11_056 * MS, MS, "monitor", EventKind::MachineReset));
     let build = |events: &[Event]| build(events, &record(24_160 * MS));
     let timeline = build(&events);
     assert_eq!(verify(&timeline), Ok(()));

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, Timeline};
 use vmeter_timeline::{build, causes, verify};
 
 /// From POST to iPXE's DHCP, by QEMU's own option ROM on `-machine pc`.
@@ -30,7 +30,8 @@ const KERNEL: &[(Ns, Ns, &str)] = &[
 
 fn console(lines: &[(Ns, Ns, &str)]) -> Vec<Event> {
     let line = |(at, end, text): &(Ns, Ns, &str)| {
-        let what = What::ConsoleLine { text: (*text).into(), end: end * MS, later: Vec::new() };
+        let what =
+            EventKind::ConsoleLine { text: (*text).into(), end: end * MS, later: Vec::new() };
         event(at * MS, 200 * US, "console", what)
     };
     lines.iter().map(line).collect()
@@ -39,14 +40,15 @@ fn console(lines: &[(Ns, Ns, &str)]) -> Vec<Event> {
 /// The prompt, which `next` is written over once nobody has answered.
 fn prompt(at: Ns, until: Ns, next: &str) -> Event {
     let later = vec![(u32::try_from(PROMPT.len()).unwrap(), until * MS)];
-    let what = What::ConsoleLine { text: format!("{PROMPT}{next}"), end: (until + 8) * MS, later };
+    let what =
+        EventKind::ConsoleLine { text: format!("{PROMPT}{next}"), end: (until + 8) * MS, later };
     event(at * MS, 200 * US, "console", what)
 }
 
 fn by_rom(rest: &[(Ns, Ns, &str)]) -> Vec<Event> {
     let mut events = console(&[ROM, &[DHCP], rest].concat());
     events.push(prompt(389, 2_461, OPEN));
-    let running = What::RunState { state: "running".into() };
+    let running = EventKind::RunState { state: "running".into() };
     events.push(event(101 * MS, 0, "qemu-trace", running));
     events
 }
@@ -79,7 +81,7 @@ const PXELINUX: &[(Ns, Ns, &str)] = &[
 fn an_option_rom_that_boots_is_the_boot_loader() {
     let mut events = by_rom(&[PXELINUX, KERNEL].concat());
     // What it has loaded is where a BIOS puts a disk's sector.
-    let sector = What::Reached { symbol: "boot-sector".into() };
+    let sector = EventKind::Reached { symbol: "boot-sector".into() };
     events.push(event(5_783 * MS, 0, "tcg-plugin", sector));
     let timeline = timeline(&events);
     assert_eq!(spans(&timeline, "boot-loader")[0], (254, 13_255));
@@ -140,7 +142,7 @@ fn an_option_rom_that_boots_nothing_is_the_firmwares() {
 fn a_firmware_that_goes_on_says_so_on_its_own_port() {
     let mut events = by_rom(&[(14_713, 14_713, "[    0.000000] Linux version 6.1.0")]);
     let text = "Booting from 0000:7c00".to_owned();
-    events.push(event(7_795 * MS, MS, "firmware", What::FirmwareLine { text }));
+    events.push(event(7_795 * MS, MS, "firmware", EventKind::FirmwareLine { text }));
     let timeline = timeline(&events);
     assert_eq!(spans(&timeline, "bios:network-boot"), [(254, 7_795)]);
     assert_eq!(ids(&timeline), ["option-roms"]);
@@ -156,10 +158,10 @@ fn a_loader_in_the_place_of_a_kernel_is_none() {
     ];
     let mut events = console(&[lines, KERNEL].concat());
     for (at, item) in [(230, 0x17), (235, 0x11), (240, 0x15)] {
-        let what = What::FwCfg { item, bytes: 1 };
+        let what = EventKind::FwCfg { item, bytes: 1 };
         events.push(event(at * MS, 0, "qemu-trace", what));
     }
-    let reached = What::Reached { symbol: "bzimage-setup".into() };
+    let reached = EventKind::Reached { symbol: "bzimage-setup".into() };
     events.push(event(241 * MS, 0, "tcg-plugin", reached));
     let timeline = timeline(&events);
     assert_eq!(spans(&timeline, "boot-loader")[0], (240, 13_255));
@@ -180,7 +182,7 @@ fn uefi_that_loads_over_the_network_boots_by_it() {
         (9_000, 9_001, "[    0.000000] Linux version 6.1.0"),
     ];
     let mut events = console(lines);
-    let running = What::RunState { state: "running".into() };
+    let running = EventKind::RunState { state: "running".into() };
     events.push(event(101 * MS, 0, "qemu-trace", running));
     let found = timeline(&events);
     assert_eq!(spans(&found, "bios:network-load"), [(3_010, 6_500)]);
@@ -209,7 +211,7 @@ fn uefi_whose_driver_is_ipxe_boots_by_it() {
     ];
     let mut events = console(lines);
     events.push(prompt(3_702, 5_721, OPEN));
-    let running = What::RunState { state: "running".into() };
+    let running = EventKind::RunState { state: "running".into() };
     events.push(event(101 * MS, 0, "qemu-trace", running));
     let found = timeline(&events);
     assert_eq!(spans(&found, "boot-loader")[0].0, 3_695);
@@ -231,13 +233,13 @@ fn firmware_that_waits_for_the_network_waits_to_the_end() {
         (3_000, 3_001, "BdsDxe: loading Boot0001 \"UEFI PXEv4\" from PciRoot"),
         (3_010, 3_020, ">>Start PXE over IPv4."),
     ]);
-    let running = What::RunState { state: "running".into() };
+    let running = EventKind::RunState { state: "running".into() };
     events.push(event(101 * MS, 0, "qemu-trace", running));
     let mut run = record(18_000 * MS);
     run.outcome = vmeter_model::Outcome::TimedOut { last: String::new() };
     let found = build(&events, &run);
     assert_eq!(spans(&found, "bios:network-boot"), [(3_010, 18_000)]);
-    events.push(event(17_900 * MS, 0, "process", What::VmmExiting));
+    events.push(event(17_900 * MS, 0, "process", EventKind::VmmExiting));
     let found = build(&events, &run);
     assert_eq!(spans(&found, "bios:network-boot"), [(3_010, 17_900)]);
 }
@@ -252,10 +254,10 @@ fn ovmf_waits_at_its_menu_for_as_long_as_the_command_line_says() {
     for (at, text) in
         [(110, "SecCoreStartupWithStack(0xFFFCC000, 0x820000)"), (2_000, "[Bds]Entry")]
     {
-        let what = What::FirmwareLine { text: text.into() };
+        let what = EventKind::FirmwareLine { text: text.into() };
         events.push(event(at * MS, MS, "firmware", what));
     }
-    let running = What::RunState { state: "running".into() };
+    let running = EventKind::RunState { state: "running".into() };
     events.push(event(101 * MS, 0, "qemu-trace", running));
     let waits = |words: &[&str]| {
         let mut run = record(10_000 * MS);

@@ -4,7 +4,7 @@ use crate::common;
 
 use common::{event, record, Boot, MS};
 use proptest::prelude::*;
-use vmeter_model::{Event, Moment, Ns, UnitFile, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, UnitFile};
 use vmeter_timeline::{activity_times, build, hints, verify};
 
 fn name() -> impl Strategy<Value = String> {
@@ -63,57 +63,55 @@ fn line() -> impl Strategy<Value = String> {
     ]
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = EventKind> {
     let pid = prop::option::of(-1..4i32);
     let parts = prop::collection::vec((any::<u32>(), any::<Ns>()), 0..3);
     let state = prop::sample::select(vec!["running", "shutdown", "guest-panicked", "x"]);
     prop_oneof![
         prop::sample::select(vec![
-            What::VmmExec,
-            What::VmmEntry,
-            What::VmmMain,
-            What::VmmExiting,
-            What::VmmExit,
-            What::VmmKilled,
-            What::Ready,
-            What::ShutdownStart,
-            What::PowerOff,
+            EventKind::VmmExec,
+            EventKind::VmmEntry,
+            EventKind::VmmMain,
+            EventKind::VmmExiting,
+            EventKind::VmmExit,
+            EventKind::VmmKilled,
+            EventKind::Ready,
+            EventKind::ShutdownStart,
+            EventKind::PowerOff,
         ]),
-        state.prop_map(|state| What::RunState { state: state.into() }),
-        line().prop_map(|text| What::FirmwareLine { text }),
-        (line(), any::<Ns>(), parts).prop_map(|(text, end, later)| What::ConsoleLine {
+        state.prop_map(|state| EventKind::RunState { state: state.into() }),
+        line().prop_map(|text| EventKind::FirmwareLine { text }),
+        (line(), any::<Ns>(), parts).prop_map(|(text, end, later)| EventKind::ConsoleLine {
             text,
             end,
             later
         }),
         (line(), any::<bool>())
-            .prop_map(|(text, by_program)| What::KernelLine { text, by_program }),
-        symbol().prop_map(|symbol| What::Reached { symbol }),
-        (name(), prop::option::of(name()), pid.clone())
-            .prop_map(|(function, module, pid)| { What::InitcallStart { function, module, pid } }),
+            .prop_map(|(text, by_program)| EventKind::KernelLine { text, by_program }),
+        symbol().prop_map(|symbol| EventKind::Reached { symbol }),
+        (name(), prop::option::of(name()), pid.clone()).prop_map(|(function, module, pid)| {
+            EventKind::InitcallStart { function, module, pid }
+        }),
         (name(), pid.clone())
-            .prop_map(|(function, pid)| { What::InitcallEnd { function, pid, ret: None } }),
+            .prop_map(|(function, pid)| { EventKind::InitcallEnd { function, pid, ret: None } }),
         prop::sample::select(vec!["early", "console", "core", "late"])
-            .prop_map(|level| What::InitcallLevel { level: level.into() }),
-        (name(), pid).prop_map(|(module, pid)| What::ModuleLoad { module, pid }),
-        name().prop_map(|step| What::StepStart { step }),
-        name().prop_map(|step| What::StepEnd { step }),
-        (0..4i32, name()).prop_map(|(pid, file)| What::ProcessExec { pid, file }),
-        (0..4i32, name()).prop_map(|(pid, comm)| What::ProcessExit { pid, comm }),
-        (0..4i32, 0..4i32, any::<bool>()).prop_map(|(pid, parent, thread)| What::ProcessFork {
-            pid,
-            parent,
-            thread
-        }),
+            .prop_map(|level| EventKind::InitcallLevel { level: level.into() }),
+        (name(), pid).prop_map(|(module, pid)| EventKind::ModuleLoad { module, pid }),
+        name().prop_map(|step| EventKind::StepStart { step }),
+        name().prop_map(|step| EventKind::StepEnd { step }),
+        (0..4i32, name()).prop_map(|(pid, file)| EventKind::ProcessExec { pid, file }),
+        (0..4i32, name()).prop_map(|(pid, comm)| EventKind::ProcessExit { pid, comm }),
+        (0..4i32, 0..4i32, any::<bool>())
+            .prop_map(|(pid, parent, thread)| EventKind::ProcessFork { pid, parent, thread }),
         (0..4i32, prop::collection::vec(line(), 0..3))
-            .prop_map(|(pid, arguments)| What::ProcessArguments { pid, arguments }),
+            .prop_map(|(pid, arguments)| EventKind::ProcessArguments { pid, arguments }),
         (0..4i32, prop::option::of(0..4i32))
-            .prop_map(|(pid, child)| What::ProcessWait { pid, child }),
+            .prop_map(|(pid, child)| EventKind::ProcessWait { pid, child }),
         (0..4i32, 0..4i32, any::<u64>(), unit()).prop_map(|(pid, by, cpu_ns, group)| {
-            What::ProcessReap { pid, by, status: None, cpu_ns, group }
+            EventKind::ProcessReap { pid, by, status: None, cpu_ns, group }
         }),
-        (0..4i32, unit()).prop_map(|(pid, path)| What::ProcessGroup { pid, path }),
-        prop::collection::vec(unit(), 4).prop_map(|mut names| What::UnitFile {
+        (0..4i32, unit()).prop_map(|(pid, path)| EventKind::ProcessGroup { pid, path }),
+        prop::collection::vec(unit(), 4).prop_map(|mut names| EventKind::UnitFile {
             file: UnitFile {
                 name: names.pop().unwrap_or_default(),
                 after: names.clone(),
@@ -124,16 +122,16 @@ fn what() -> impl Strategy<Value = What> {
                 ..UnitFile::default()
             }
         }),
-        (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| What::FwCfg { item, bytes }),
-        (0..2u64, 0..99u64, any::<u64>()).prop_map(|(disk, offset, bytes)| What::DiskRead {
+        (0x05..0x1au32, any::<u64>()).prop_map(|(item, bytes)| EventKind::FwCfg { item, bytes }),
+        (0..2u64, 0..99u64, any::<u64>()).prop_map(|(disk, offset, bytes)| EventKind::DiskRead {
             disk,
             offset,
             bytes
         }),
-        Just(What::VirtioReset),
+        Just(EventKind::VirtioReset),
         any::<bool>()
-            .prop_map(|write| { What::PciConfig { write, device: "d".into(), register: 0 } }),
-        (name(), any::<u64>()).prop_map(|(name, value)| What::Count { name, value }),
+            .prop_map(|write| { EventKind::PciConfig { write, device: "d".into(), register: 0 } }),
+        (name(), any::<u64>()).prop_map(|(name, value)| EventKind::Count { name, value }),
     ]
 }
 
@@ -196,12 +194,17 @@ proptest! {
 fn many_nested_steps_are_bounded() {
     let mut events = Vec::new();
     for n in 0..20_000 {
-        events.push(event(n, 0, "ftrace", What::StepStart { step: format!("s{n}") }));
-        events.push(event(40_000 - n, 0, "ftrace", What::StepEnd { step: format!("s{n}") }));
+        events.push(event(n, 0, "ftrace", EventKind::StepStart { step: format!("s{n}") }));
+        events.push(event(40_000 - n, 0, "ftrace", EventKind::StepEnd { step: format!("s{n}") }));
         let file = format!("f{n}");
-        events.push(event(n, 0, "ftrace", What::ProcessExec { pid: n as i32 + 2, file }));
+        events.push(event(n, 0, "ftrace", EventKind::ProcessExec { pid: n as i32 + 2, file }));
         let comm = String::new();
-        events.push(event(40_000 - n, 0, "ftrace", What::ProcessExit { pid: n as i32 + 2, comm }));
+        events.push(event(
+            40_000 - n,
+            0,
+            "ftrace",
+            EventKind::ProcessExit { pid: n as i32 + 2, comm },
+        ));
     }
     let timeline = build(&events, &record(50_000));
     assert_eq!(verify(&timeline), Ok(()));

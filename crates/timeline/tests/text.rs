@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{event, record, MS, US};
-use vmeter_model::{Event, Ns, Timeline, What};
+use vmeter_model::{Event, EventKind, Ns, Timeline};
 use vmeter_timeline::{build, verify};
 
 /// A fixture's lines: ns after exec, text.
@@ -22,10 +22,10 @@ fn firmware(text: &str, total: Ns) -> Timeline {
     let mut events: Vec<Event> = lines(text)
         .into_iter()
         .filter(|(_, text)| !text.is_empty())
-        .map(|(at, text)| event(at, 200 * US, "firmware", What::FirmwareLine { text }))
+        .map(|(at, text)| event(at, 200 * US, "firmware", EventKind::FirmwareLine { text }))
         .collect();
     let state = "running".to_owned();
-    events.push(event(30 * MS, 0, "qemu-trace", What::RunState { state }));
+    events.push(event(30 * MS, 0, "qemu-trace", EventKind::RunState { state }));
     checked(&events, total)
 }
 
@@ -85,7 +85,7 @@ fn console() -> Vec<Event> {
     let lines = lines(include_str!("fixtures/console-initcall-debug.txt"));
     let line = |(at, text): (Ns, String)| {
         let end = at + 50 * US;
-        event(at, 200 * US, "console", What::ConsoleLine { text, end, later: Vec::new() })
+        event(at, 200 * US, "console", EventKind::ConsoleLine { text, end, later: Vec::new() })
     };
     lines.into_iter().map(line).collect()
 }
@@ -106,7 +106,7 @@ fn a_console_with_initcall_debug_gives_the_initcalls() {
 }
 
 fn says(event: &Event, words: &str) -> bool {
-    matches!(&event.what, What::ConsoleLine { text, .. } if text.contains(words))
+    matches!(&event.what, EventKind::ConsoleLine { text, .. } if text.contains(words))
 }
 
 #[test]
@@ -116,17 +116,17 @@ fn a_console_that_repeats_ftrace_changes_nothing() {
     let mut both = common::Boot::standard();
     for e in &boot.events {
         let (text, late) = match &e.what {
-            What::InitcallStart { function, module, pid } => {
+            EventKind::InitcallStart { function, module, pid } => {
                 let module = module.as_ref().map_or(String::new(), |m| format!(" [{m}]"));
                 (format!("calling  {function}+0x0/0x10{module} @ {}", pid.unwrap_or(1)), -20 * US)
             }
-            What::InitcallEnd { function, .. } => {
+            EventKind::InitcallEnd { function, .. } => {
                 (format!("initcall {function}+0x0/0x10 returned 0 after 1000 usecs"), 20 * US)
             }
             _ => continue,
         };
         let at = e.at + late;
-        let what = What::ConsoleLine { text, end: at + 5 * US, later: Vec::new() };
+        let what = EventKind::ConsoleLine { text, end: at + 5 * US, later: Vec::new() };
         both.events.push(event(at, 200 * US, "console", what));
     }
     let after = both.timeline();
@@ -138,7 +138,7 @@ fn a_console_that_repeats_ftrace_changes_nothing() {
 fn printed(lines: &[(Ns, &str)]) -> Vec<Event> {
     let line = |(at, text): &(Ns, &str)| {
         let (text, end, later) = ((*text).to_owned(), (at + 1) * MS, Vec::new());
-        event(at * MS, 200 * US, "console", What::ConsoleLine { text, end, later })
+        event(at * MS, 200 * US, "console", EventKind::ConsoleLine { text, end, later })
     };
     lines.iter().map(line).collect()
 }
@@ -158,18 +158,18 @@ fn a_menu_ends_when_it_is_taken_from_the_screen() {
         (45_208, "[    0.000000] Linux version 6.1.0"),
     ]);
     let state = "running".to_owned();
-    events.push(event(30 * MS, 0, "qemu-trace", What::RunState { state }));
+    events.push(event(30 * MS, 0, "qemu-trace", EventKind::RunState { state }));
     // It reads its kernel for a while before it reads much of it.
     for block in 0..100 {
         let (disk, offset, bytes) = (1, block * 65_536, 65_536);
-        let what = What::DiskRead { disk, offset, bytes };
+        let what = EventKind::DiskRead { disk, offset, bytes };
         events.push(event((40_952 + block as Ns) * MS, 0, "qemu-trace", what));
     }
     let menu = |events: &[Event]| spans(&checked(events, 50_000 * MS), "systemd-boot:menu");
     assert_eq!(menu(&events), [(35_575, 40_952)]);
     // It clears the screen before it draws, too.
     for at in [35_548, 39_753] {
-        events.push(event(at * MS, 200 * US, "console", What::ScreenCleared));
+        events.push(event(at * MS, 200 * US, "console", EventKind::ScreenCleared));
     }
     assert_eq!(menu(&events), [(35_575, 39_753)]);
     let timeline = checked(&events, 50_000 * MS);
@@ -250,7 +250,7 @@ fn progress_is_one_thing_however_it_is_shown() {
         later.push((9 + n as u32, at * MS));
     }
     let text = format!("Checking {}", ".".repeat(waits.len()));
-    let what = What::ConsoleLine { text, end: at * MS, later };
+    let what = EventKind::ConsoleLine { text, end: at * MS, later };
     events.push(event(7_103 * MS, 200 * US, "console", what));
     let timeline = checked(&events, 11_000 * MS);
     assert_eq!(spans(&timeline, "after: Fetch: #"), [(4_000, 7_102)]);

@@ -6,7 +6,7 @@ use common::user_space::{
     checked, exec, exit, fork, lengths, line, names, processes, reap, until, wait,
 };
 use common::{event, record, MS};
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 use vmeter_timeline::{build, causes};
 
 #[test]
@@ -247,7 +247,8 @@ fn a_program_that_had_not_ended_is_what_the_end_waited_for() {
     // A shell waits for what it began last.
     let mut script = events.clone();
     let arguments = ["/bin/sh", "/init"].map(str::to_owned).to_vec();
-    script.insert(0, event(99 * MS, 0, "ftrace", What::ProcessArguments { pid: 1, arguments }));
+    script
+        .insert(0, event(99 * MS, 0, "ftrace", EventKind::ProcessArguments { pid: 1, arguments }));
     let timeline = until(&script, 900 * MS, "front: ready");
     assert!(names(&timeline.spans).contains(&"exec /bin/front, unfinished"));
     assert_eq!(names(&timeline.overlapping), ["exec /bin/daemon"]);
@@ -267,7 +268,7 @@ fn what_goes_on_into_the_next_phase_is_in_both() {
     ]);
     events.push(line(200, "The system is going down NOW!"));
     events.push(line(800, "[    0.800000] reboot: Power down"));
-    events.push(event(900 * MS, 0, "monitor", What::PowerOff));
+    events.push(event(900 * MS, 0, "monitor", EventKind::PowerOff));
     let timeline = checked(&events, 1_000 * MS);
     assert_eq!(names(&timeline.overlapping), Vec::<&str>::new());
     let whole = |name: &str| {
@@ -304,7 +305,7 @@ fn one_line_makes_no_systemd_and_the_kernel_stamps_its_own() {
     events.push(line(710, "[    0.710000] systemd[1]: Hostname set to <x>."));
     assert_eq!(of(&events), ["systemd"]);
     let arguments = ["/bin/sh", "/init"].map(str::to_owned).to_vec();
-    let init = What::ProcessArguments { pid: 1, arguments };
+    let init = EventKind::ProcessArguments { pid: 1, arguments };
     events.insert(0, event(301 * MS, 0, "ftrace", init));
     events.insert(1, event(301 * MS, 0, "ftrace", exec(1, "/init")));
     assert_eq!(of(&events), Vec::<String>::new());
@@ -314,7 +315,7 @@ fn one_line_makes_no_systemd_and_the_kernel_stamps_its_own() {
 fn what_a_line_waited_for_is_not_after_its_end() {
     let text = "Starting database: done.".to_owned();
     let later = vec![(19, 700 * MS)];
-    let what = What::ConsoleLine { text, end: 700 * MS, later };
+    let what = EventKind::ConsoleLine { text, end: 700 * MS, later };
     let events = [
         line(300, "[    0.300000] Run /init as init process"),
         event(400 * MS, MS / 10, "console", what),
@@ -334,7 +335,7 @@ fn what_a_line_waited_for_is_not_after_its_end() {
 #[test]
 fn an_initrd_ends_with_the_done_of_its_own_last_line() {
     let said = |at: Ns, text: &str, end: Ns| {
-        let what = What::ConsoleLine { text: text.into(), end: end * MS, later: Vec::new() };
+        let what = EventKind::ConsoleLine { text: text.into(), end: end * MS, later: Vec::new() };
         event(at * MS, MS / 10, "console", what)
     };
     let events = [
@@ -387,10 +388,10 @@ fn an_initrd_goes_on_until_somebody_else_says_something() {
 }
 
 /// The first process executes a program with these arguments.
-fn init_execs(at: Ns, words: &[&str]) -> Vec<(Ns, What)> {
+fn init_execs(at: Ns, words: &[&str]) -> Vec<(Ns, EventKind)> {
     let arguments = words.iter().map(|word| (*word).to_owned()).collect();
     let file = if words[0].starts_with('/') { words[0] } else { "/proc/self/exe" };
-    vec![(at, What::ProcessArguments { pid: 1, arguments }), (at, exec(1, file))]
+    vec![(at, EventKind::ProcessArguments { pid: 1, arguments }), (at, exec(1, file))]
 }
 
 #[test]
@@ -420,7 +421,7 @@ fn an_initrd_of_ones_own_ends_where_its_init_gives_way_to_the_roots() {
     };
     assert_eq!((phase("exec /bin/sleep"), phase("exec /bin/app")), ("initrd", "userspace"));
     // An init that only executes another has no initrd.
-    whats.retain(|(_, what)| !matches!(what, What::ProcessArguments { .. }));
+    whats.retain(|(_, what)| !matches!(what, EventKind::ProcessArguments { .. }));
     let timeline = checked(&processes(whats), 1_000 * MS);
     assert!(!timeline.spans.iter().any(|s| s.name == "initrd"));
 }

@@ -3,7 +3,7 @@
 use crate::Status;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use vmeter_lab::gate::{Gate, Inconclusive, Limit, Ruling};
+use vmeter_lab::gate::{Gate, GateResult, Inconclusive, Limit};
 use vmeter_model::run::AskedGate;
 use vmeter_session::AnySession;
 
@@ -70,8 +70,8 @@ pub fn ruled(status: Status, gates: &[Gate]) -> Status {
     }
     let worst = gates.iter().map(|gate| gate.ruling).max();
     match (status, worst) {
-        (Status::Bad, _) | (_, Some(Ruling::Failed)) => Status::Bad,
-        (_, Some(Ruling::Inconclusive)) => Status::Inconclusive,
+        (Status::Bad, _) | (_, Some(GateResult::Failed)) => Status::Bad,
+        (_, Some(GateResult::Inconclusive)) => Status::Inconclusive,
         (status, _) => status,
     }
 }

@@ -23,7 +23,7 @@ pub enum Stage {
 
 /// One line of the console.
 #[derive(Debug, Clone)]
-pub struct Said {
+pub struct LogMessage {
     /// When its first character arrived, s after the exec.
     pub at: f64,
     /// Its text, without what steers a terminal.
@@ -40,7 +40,7 @@ const BEFORE_CLOCK: f64 = 0.4;
 const BEFORE_CLOCK_S: f64 = 2.0;
 
 /// The lines of a run's console, by its folder and `runs[].exec_monotonic_ns`.
-pub fn console(run: &Path, exec_ns: i64) -> Vec<Said> {
+pub fn console(run: &Path, exec_ns: i64) -> Vec<LogMessage> {
     let saved = std::fs::read(run.join("console.chunks")).expect("the console");
     let mut rest = saved.strip_prefix(b"vmeter-chunks 1\n").expect("its format");
     let mut bytes: Vec<(f64, u8)> = Vec::new();
@@ -57,9 +57,9 @@ pub fn console(run: &Path, exec_ns: i64) -> Vec<Said> {
 }
 
 /// Cuts at line ends, at carriage returns and wherever a terminal is steered.
-fn lines(bytes: &[(f64, u8)]) -> Vec<Said> {
+fn lines(bytes: &[(f64, u8)]) -> Vec<LogMessage> {
     let mut lines = Vec::new();
-    let mut line: Option<Said> = None;
+    let mut line: Option<LogMessage> = None;
     let mut at = 0;
     while let Some((time, byte)) = bytes.get(at).copied() {
         at += 1;
@@ -77,7 +77,7 @@ fn lines(bytes: &[(f64, u8)]) -> Vec<Said> {
             lines.extend(line.take());
             continue;
         }
-        let line = line.get_or_insert_with(|| Said { at: time, text: String::new() });
+        let line = line.get_or_insert_with(|| LogMessage { at: time, text: String::new() });
         line.text.push(char::from(byte));
     }
     lines.extend(line);
@@ -96,7 +96,7 @@ pub fn stamp(text: &str) -> Option<(f64, &str)> {
 
 /// What the lines prove: who was at work when. `quiet` guests show no line of their kernel
 /// as it is said, so that any that they show is old.
-pub fn stages(lines: &[Said], quiet: bool) -> Vec<(Stage, Said)> {
+pub fn stages(lines: &[LogMessage], quiet: bool) -> Vec<(Stage, LogMessage)> {
     let firmware = ["SeaBIOS (version", "BdsDxe:", "iPXE (http", "Booting from Hard"];
     let loader = [
         "GRUB loading",
@@ -177,7 +177,7 @@ fn of_one(name: &str) -> Option<&'static [Stage]> {
 }
 
 /// Every named span of a run that its console contradicts by more than the span's own error.
-pub fn contradictions(run: &Value, lines: &[Said], quiet: bool) -> Vec<String> {
+pub fn contradictions(run: &Value, lines: &[LogMessage], quiet: bool) -> Vec<String> {
     let proofs = stages(lines, quiet);
     let spans = run["spans"].as_array().expect("spans");
     let beside = run["overlapping"].as_array().into_iter().flatten();
@@ -211,19 +211,19 @@ pub fn contradictions(run: &Value, lines: &[Said], quiet: bool) -> Vec<String> {
 }
 
 /// When the kernel says that it runs its init.
-fn init(lines: &[Said]) -> Option<f64> {
+fn init(lines: &[LogMessage]) -> Option<f64> {
     let mut stamped = lines.iter().filter_map(|line| Some((line.at, stamp(&line.text)?.1)));
     stamped.find(|(_, text)| text.starts_with("Run /")).map(|(at, _)| at)
 }
 
 /// True if programs had been seen by then.
-fn run_began_user(proofs: &[(Stage, Said)], at: f64) -> bool {
+fn run_began_user(proofs: &[(Stage, LogMessage)], at: f64) -> bool {
     proofs.iter().any(|(stage, line)| *stage == Stage::User && line.at <= at + LATE)
 }
 
 /// The latest that the kernel's clock can have begun: a line arrives when it was said, or later
 /// (a PREEMPT_RT kernel leaves its console to a thread).
-fn clock_zero(lines: &[Said]) -> Option<f64> {
+fn clock_zero(lines: &[LogMessage]) -> Option<f64> {
     let stamped = lines.iter().filter_map(|line| Some((line.at, stamp(&line.text)?)));
     let live = stamped.skip_while(|(_, (_, text))| !text.contains("console [ttyS0] enabled"));
     live.map(|(at, (stamp, _))| at - stamp).min_by(f64::total_cmp)

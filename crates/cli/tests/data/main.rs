@@ -4,7 +4,6 @@
 
 use crate::common;
 mod going_on;
-use crate::repository;
 mod tools;
 
 use common::{signal, text, Lab, Ran};

@@ -55,7 +55,7 @@ fn boot_with(text: &str) -> BootResult {
         put(&mut activity.phase);
     }
     result.counts = result.counts.into_values().map(|v| (text.to_owned(), v)).collect();
-    result.machine.chosen = vec![vmeter_model::Chosen::new(text, text, text)];
+    result.machine.chosen = vec![vmeter_model::ResolvedOption::new(text, text, text)];
     result.envelope.host = [(text.to_owned(), text.into())].into();
     put(&mut result.machine.label);
     put(&mut result.saved_in);

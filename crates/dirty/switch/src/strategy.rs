@@ -94,7 +94,7 @@ pub trait DirtyLog: Deref<Target = Slot> + Send + Sync + Debug {
 pub trait Strategy: private::Strategy {}
 
 pub(crate) mod private {
-    use super::{Begun, Bits, Harvest, Locked, Slot, StrategyKind};
+    use super::{Bits, Harvest, Locked, SavedConfig, Slot, StrategyKind};
 
     pub trait Strategy: Send + Sync + std::fmt::Debug + 'static {
         const KIND: StrategyKind;
@@ -112,7 +112,7 @@ pub(crate) mod private {
         }
 
         /// Nothing if the slot is clean; else its buffers, and what writers get next.
-        fn begin(slot: &Slot) -> Option<Begun<'_>>;
+        fn begin(slot: &Slot) -> Option<SavedConfig<'_>>;
 
         /// Makes a harvest of what the writers used, and use no more.
         fn finish<'a>(slot: &'a Slot, buffers: Locked<'a>, old: Bits) -> Harvest<'a>;
@@ -120,11 +120,11 @@ pub(crate) mod private {
 }
 
 /// A harvest that found something: the slot's buffers, and what writers get next.
-pub(crate) type Begun<'a> = (Locked<'a>, Bits);
+pub(crate) type SavedConfig<'a> = (Locked<'a>, Bits);
 
 /// The same first look for all slots that keep their bitmaps.
 #[inline]
-fn begin_if_dirty(slot: &Slot) -> Option<Begun<'_>> {
+fn begin_if_dirty(slot: &Slot) -> Option<SavedConfig<'_>> {
     // SAFETY: `GetOpt` and `SwitchOpt` free no bitmap while the slot lives.
     if unsafe { slot.looks_clean() } {
         return None;
@@ -198,7 +198,7 @@ impl private::Strategy for GetOrg {
 
     fn prepare(_: &Slot) {}
 
-    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+    fn begin(slot: &Slot) -> Option<SavedConfig<'_>> {
         let buffers = slot.lock();
         Some((buffers, slot.new_bits()))
     }
@@ -235,7 +235,7 @@ impl private::Strategy for GetOpt {
     }
 
     #[inline]
-    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+    fn begin(slot: &Slot) -> Option<SavedConfig<'_>> {
         begin_if_dirty(slot)
     }
 
@@ -264,7 +264,7 @@ impl private::Strategy for SwitchOpt {
     }
 
     #[inline]
-    fn begin(slot: &Slot) -> Option<Begun<'_>> {
+    fn begin(slot: &Slot) -> Option<SavedConfig<'_>> {
         begin_if_dirty(slot)
     }
 

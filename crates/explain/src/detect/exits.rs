@@ -2,7 +2,7 @@
 
 use super::view::LEAST_SHARE;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Subject, What};
+use crate::evidence::subject::{Key, Subject, SubjectKind};
 use crate::kind::Why;
 use crate::result::Link;
 use vmeter_render::quantity::brief_percent;
@@ -32,18 +32,18 @@ pub(super) fn is_pci_config(port: u32) -> bool {
 }
 
 /// A console written byte for byte.
-pub struct ExitPerByte;
+pub struct UnbufferedConsole;
 
-impl Detector for ExitPerByte {
+impl Detector for UnbufferedConsole {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let requests = view.requests();
         let find = |file: u16, port: u32, write: bool| {
-            let key = Key { file, what: What::Port { port, write } };
+            let key = Key { file, what: SubjectKind::Port { port, write } };
             requests.iter().find(|(known, _)| *known == key).map(|(_, subject)| *subject)
         };
         let mut all = Vec::new();
         for (key, subject) in &requests {
-            let What::Port { port, write: true } = key.what else { continue };
+            let SubjectKind::Port { port, write: true } = key.what else { continue };
             let Some((_, status)) = CONSOLES.iter().find(|(data, _)| *data == port) else {
                 continue;
             };
@@ -54,7 +54,7 @@ impl Detector for ExitPerByte {
     }
 }
 
-impl ExitPerByte {
+impl UnbufferedConsole {
     fn of(
         &self,
         view: &View<'_>,
@@ -111,7 +111,7 @@ pub struct PciPorts;
 impl Detector for PciPorts {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let requests = view.requests();
-        let address = |key: &Key| key.what == What::Port { port: 0xcf8, write: true };
+        let address = |key: &Key| key.what == SubjectKind::Port { port: 0xcf8, write: true };
         let found = requests.iter().filter(|(key, _)| address(key));
         found.filter_map(|(key, subject)| self.of(view, *key, subject, &requests)).collect()
     }
@@ -130,7 +130,8 @@ impl PciPorts {
             return None;
         }
         let data = |other: &Key| {
-            other.file == key.file && matches!(other.what, What::Port { port: 0xcfc..=0xcff, .. })
+            other.file == key.file
+                && matches!(other.what, SubjectKind::Port { port: 0xcfc..=0xcff, .. })
         };
         let data = requests.iter().filter(|(other, _)| data(other));
         let words: u64 = data.map(|(_, subject)| subject.count).sum();

@@ -8,10 +8,10 @@
 use super::picture::doing;
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::evidence::life::Piece;
-use crate::evidence::subject::{Anatomy, Key, Subject, What};
+use crate::evidence::subject::{Breakdown, Key, Subject, SubjectKind};
 use crate::evidence::thread::{State, Waker};
 use crate::evidence::tree::Frame;
+use crate::evidence::wait_for::Piece;
 use crate::kind::Why;
 use crate::moment::{Place, Tid};
 use crate::result::{Link, Severity};
@@ -34,7 +34,7 @@ impl Detector for Gap {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Of a call or a line of a log, none of what is reported here is known.
         let mut all = view.subjects(|what| {
-            what.is_request() || matches!(what, What::Exit(_) | What::Hypercall(_))
+            what.is_request() || matches!(what, SubjectKind::Exit(_) | SubjectKind::Hypercall(_))
         });
         all.retain(|(key, _)| !is_idle(view, *key));
         let typical = |file: u16| typical(all.iter().filter(|(key, _)| key.file == file));
@@ -47,7 +47,7 @@ impl Detector for Gap {
 
 /// True for exits by which a guest says that it has nothing to do.
 pub(super) fn is_idle(view: &View<'_>, key: Key) -> bool {
-    let What::Exit(reason) = key.what else { return false };
+    let SubjectKind::Exit(reason) = key.what else { return false };
     let name = view.name(reason).to_ascii_lowercase();
     IDLE.iter().any(|idle| name.contains(idle))
 }
@@ -113,7 +113,7 @@ impl Gap {
     }
 
     /// What was last seen before the longest sleep, and what ended it.
-    fn last_and_first(&self, view: &View<'_>, key: Key, long: &Anatomy) -> Link {
+    fn last_and_first(&self, view: &View<'_>, key: Key, long: &Breakdown) -> Link {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
@@ -146,7 +146,7 @@ impl Gap {
     }
 
     /// The critical path of the instance, if it is the longest of its kind.
-    fn inside(&self, view: &View<'_>, key: Key, long: &Anatomy) -> Option<Link> {
+    fn inside(&self, view: &View<'_>, key: Key, long: &Breakdown) -> Option<Link> {
         let root = view.evidence.tree.root_of(Frame::Request(key))?;
         let wait = view.evidence.waits.get(&root).filter(|wait| wait.span.0 == long.start)?;
         let mut parts: BTreeMap<(Tid, String), u64> = BTreeMap::new();

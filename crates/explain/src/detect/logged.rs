@@ -7,7 +7,7 @@
 
 use super::view::{LEAST_COUNT, OUTLIER, SHARE_ALONE};
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Subject, What};
+use crate::evidence::subject::{Key, Subject, SubjectKind};
 use crate::kind::Why;
 use crate::result::Severity;
 use vmeter_render::quantity::brief_percent;
@@ -25,7 +25,7 @@ impl Detector for SlowInLog {
         if view.times_requests() || view.seconds(1).is_none() {
             return Vec::new();
         }
-        let all = view.subjects(What::is_logged).into_iter();
+        let all = view.subjects(SubjectKind::is_logged).into_iter();
         all.filter_map(|(key, subject)| self.of(view, key, subject)).collect()
     }
 }
@@ -46,7 +46,8 @@ impl SlowInLog {
         }
         let name = view.subject(key);
         let bound = match key.what {
-            What::LoggedPort { write: true, .. } | What::LoggedMmio { write: true, .. } => {
+            SubjectKind::LoggedPort { write: true, .. }
+            | SubjectKind::LoggedMmio { write: true, .. } => {
                 "from its line to the next of that thread"
             }
             _ => "from the thread's line before to its own",

@@ -4,7 +4,6 @@
 //! subject and how much time would be saved; [`crate::rank`] joins what several say of
 //! one subject. Thresholds are in [`view`], with their reasons.
 
-mod accesses;
 mod asked;
 mod busy;
 mod contrast;
@@ -13,16 +12,17 @@ mod exits;
 mod followed;
 mod gap;
 pub mod growth;
-mod habits;
-pub mod levels;
+mod kernel_events;
 mod logged;
+mod missing_events;
 mod names;
 mod outlier;
 pub mod outline;
+mod patterns;
 mod picture;
-mod recorded;
+pub mod segments;
 mod signals;
-mod signs;
+mod small_accesses;
 mod stands;
 pub mod throttled;
 mod vcpus;
@@ -36,9 +36,9 @@ use crate::kind::Why;
 use crate::result::{Link, Severity, Step};
 pub use busy::warnings as busy_host;
 pub use followed::followed;
+pub use missing_events::{nobody, not_recorded, partial};
 pub use outlier::outlier;
 pub use picture::pictures;
-pub use recorded::{nobody, not_recorded, partial};
 pub use view::{Peers, View, LEAST_COUNT, LEAST_SHARE};
 pub use waits::{is_grace, polls, syncs, timed_out, waits};
 
@@ -72,9 +72,9 @@ pub struct Candidate {
     /// It is about what threads do with their whole lives.
     pub life: bool,
     /// It is what a trace has beyond its twin's.
-    pub beyond: bool,
+    pub minus_baseline: bool,
     /// It is about programs that the recording's maker did not start.
-    pub foreign: bool,
+    pub other_program: bool,
     /// Of those as severe it is told after others.
     pub aside: Aside,
     /// It computes or sleeps by itself: told last.
@@ -101,14 +101,14 @@ pub trait Detector: Sync {
 
 /// The detectors.
 pub static DETECTORS: &[&dyn Detector] = &[
-    &exits::ExitPerByte,
+    &exits::UnbufferedConsole,
     &exits::PciPorts,
-    &accesses::AccessByAccess,
+    &small_accesses::SmallAccesses,
     &device_model::DeviceModel,
     &signals::Signals,
-    &signs::Signs,
+    &kernel_events::KernelEvents,
     &logged::SlowInLog,
-    &stands::StandsStill,
+    &stands::LogGap,
     &gap::Gap,
-    &habits::Habits,
+    &patterns::Patterns,
 ];

@@ -1,9 +1,9 @@
 //! Where the time of those went whom findings are about: the tree, and the longest wait over time.
 
 use super::View;
-use crate::evidence::life::{Piece, Wait};
 use crate::evidence::thread::{State, Waker};
 use crate::evidence::tree::Frame;
+use crate::evidence::wait_for::{Piece, Wait};
 use crate::moment::Tid;
 use crate::result::{Branch, Finding, LongWait, WaitLane};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Time that goes by between two events of QEMU's log, over and over: a request and its answer, a
 //! sleep and its end.
 
-use super::habits::link;
+use super::patterns::link;
 use super::{Candidate, Detector, View};
 use crate::kind::Why;
 use crate::moment::{Place, Sym};
@@ -42,9 +42,9 @@ const KNOWN: [(&str, &str); 3] = [
 ];
 
 /// Where a log stands still.
-pub struct StandsStill;
+pub struct LogGap;
 
-impl Detector for StandsStill {
+impl Detector for LogGap {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         // Where KVM's own trace is there too, that tells what the guest does meanwhile.
         if view.times_requests() || view.seconds(1).is_none() {
@@ -54,7 +54,7 @@ impl Detector for StandsStill {
     }
 }
 
-impl StandsStill {
+impl LogGap {
     fn of(&self, view: &View<'_>, file: u16, stands: &Stands) -> Option<Candidate> {
         let name = |id| view.name(Sym { file, id });
         // Accesses have a detector of their own; between two of a kind the guest does whatever

@@ -1,7 +1,7 @@
 //! Threads that may not run until their cgroup's quota is refilled, whoever else has the CPUs.
 
-use super::habits::link;
-use super::levels::{level_of, NoCpu};
+use super::patterns::link;
+use super::segments::{level_of, NoCpu};
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -53,7 +53,7 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
         told(view, *who, quota.0, (union(spans), count))
     };
     let mut found: Vec<Candidate> = view.evidence.late.keys().filter_map(of_group).collect();
-    found.sort_by_key(|candidate| (candidate.foreign, std::cmp::Reverse(candidate.saving)));
+    found.sort_by_key(|candidate| (candidate.other_program, std::cmp::Reverse(candidate.saving)));
     // Threads of one program are of one cgroup.
     found.truncate(1);
     found
@@ -131,7 +131,7 @@ fn told(
         return None;
     }
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
-    let (name, foreign) = (view.threads(who), view.is_foreign(who));
+    let (name, other_program) = (view.threads(who), view.is_foreign(who));
     let claim = format!(
         "{name}, ready, gets no CPU for {} ({} of the traced time), {} times, and goes on at the \
          same moment of each {period}: so does who has used up its quota",
@@ -149,8 +149,8 @@ fn told(
         chain: vec![link(view, file, claim, count, ticks, None)],
         suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time".into(),
         confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)".into(),
-        at_most: Some(if foreign { Severity::Low } else { Severity::Medium }),
-        foreign,
+        at_most: Some(if other_program { Severity::Low } else { Severity::Medium }),
+        other_program,
         ..Candidate::default()
     })
 }

@@ -4,7 +4,7 @@ use super::asked::Asked;
 use super::waits::waits;
 use crate::diagnose::{is_asked, rounds, Rounds};
 use crate::evidence::groups::{is_vcpu_name, GroupId};
-use crate::evidence::subject::{Amount, Key, Part, Subject, What, Who};
+use crate::evidence::subject::{Amount, Key, Part, Subject, SubjectKind, Who};
 use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
 use crate::moment::{Place, Sym, Tid};
@@ -77,7 +77,7 @@ pub struct View<'a> {
     tick_s: Option<f64>,
     peers: BTreeMap<Key, Peers>,
     tree: Cow<'a, Tree>,
-    beyond: bool,
+    minus_baseline: bool,
     /// How often each thread goes round.
     pub rounds: Rounds,
     /// Threads that run vCPUs.
@@ -103,7 +103,7 @@ impl<'a> View<'a> {
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
         let tree = Cow::Borrowed(&evidence.tree);
-        let (beyond, own, asked) = (false, BTreeSet::new(), Asked::default());
+        let (minus_baseline, own, asked) = (false, BTreeSet::new(), Asked::default());
         let niced = evidence.niced();
         let (rounds, vcpus) = (rounds(&evidence.tree), evidence.vcpu_groups());
         let mut view = View {
@@ -115,7 +115,7 @@ impl<'a> View<'a> {
             tick_s,
             peers,
             tree,
-            beyond,
+            minus_baseline,
             rounds,
             vcpus,
             own,
@@ -139,8 +139,8 @@ impl<'a> View<'a> {
 
     /// The same, but for where the time went: only what is beyond that of a twin.
     /// `same` are the threads that do the same work in both.
-    pub fn beyond(mut self, tree: Tree, same: BTreeSet<GroupId>) -> View<'a> {
-        (self.tree, self.beyond) = (Cow::Owned(tree), true);
+    pub fn minus_baseline(mut self, tree: Tree, same: BTreeSet<GroupId>) -> View<'a> {
+        (self.tree, self.minus_baseline) = (Cow::Owned(tree), true);
         if self.own.is_empty() && self.comm.is_none() {
             self.own = &same | &self.evidence.own;
         }
@@ -202,7 +202,7 @@ impl<'a> View<'a> {
 
     /// True if the tree holds what is beyond a twin's only.
     pub fn is_beyond(&self) -> bool {
-        self.beyond
+        self.minus_baseline
     }
 
     /// Where the time went.
@@ -217,7 +217,7 @@ impl<'a> View<'a> {
 
     /// Requests of devices, in a fixed order.
     pub fn requests(&self) -> Vec<(Key, &'a Subject)> {
-        self.subjects(What::is_request)
+        self.subjects(SubjectKind::is_request)
     }
 
     /// True if a trace has the times of a guest's requests, as KVM's own events do.
@@ -261,10 +261,10 @@ impl<'a> View<'a> {
     /// What a subject is compared among; none if with nothing.
     fn group(&self, key: Key) -> Option<Group> {
         match key.what {
-            What::Port { .. } | What::Mmio { .. } => Some(Group::Requests),
-            What::LoggedPort { .. } | What::LoggedMmio { .. } => Some(Group::Logged),
-            What::Call(call) => (!waits(self.name(call))).then_some(Group::Calls),
-            What::Exit(_) | What::Hypercall(_) => None,
+            SubjectKind::Port { .. } | SubjectKind::Mmio { .. } => Some(Group::Requests),
+            SubjectKind::LoggedPort { .. } | SubjectKind::LoggedMmio { .. } => Some(Group::Logged),
+            SubjectKind::Call(call) => (!waits(self.name(call))).then_some(Group::Calls),
+            SubjectKind::Exit(_) | SubjectKind::Hypercall(_) => None,
         }
     }
 
@@ -330,34 +330,35 @@ impl<'a> View<'a> {
         let way = |write: bool| if write { "write" } else { "read" };
         let device = |own: Option<&'a str>| own.map(|d| format!(" ({d})")).unwrap_or_default();
         match key.what {
-            What::Port { port: number, write } | What::LoggedPort { port: number, write } => {
+            SubjectKind::Port { port: number, write }
+            | SubjectKind::LoggedPort { port: number, write } => {
                 let mapped = self.devices.and_then(|d| d.port(number));
                 let name = mapped.or(Some(port(number)).filter(|name| !name.is_empty()));
                 format!("port {number:#x} {}{}", way(write), device(name))
             }
-            What::Mmio { address, write } | What::LoggedMmio { address, write } => {
+            SubjectKind::Mmio { address, write } | SubjectKind::LoggedMmio { address, write } => {
                 let mapped = self.devices.and_then(|d| d.address(address));
                 format!("MMIO {address:#x} {}{}", way(write), device(mapped))
             }
-            What::Call(call) => self.name(call).to_string(),
-            What::Exit(reason) => format!("exit {}", self.name(reason)),
-            What::Hypercall(name) => format!("hypercall {}", self.name(name)),
+            SubjectKind::Call(call) => self.name(call).to_string(),
+            SubjectKind::Exit(reason) => format!("exit {}", self.name(reason)),
+            SubjectKind::Hypercall(name) => format!("hypercall {}", self.name(name)),
         }
     }
 
     /// What its instances are called.
     pub fn instances(&self, key: Key) -> &'static str {
         match key.what {
-            What::Call(_) => "calls",
-            What::Exit(_) => "exits",
-            What::Hypercall(_) => "hypercalls",
-            What::Port { .. } | What::Mmio { .. } => "accesses",
-            What::LoggedPort { .. } | What::LoggedMmio { .. } => "accesses",
+            SubjectKind::Call(_) => "calls",
+            SubjectKind::Exit(_) => "exits",
+            SubjectKind::Hypercall(_) => "hypercalls",
+            SubjectKind::Port { .. } | SubjectKind::Mmio { .. } => "accesses",
+            SubjectKind::LoggedPort { .. } | SubjectKind::LoggedMmio { .. } => "accesses",
         }
     }
 
     /// The subjects of some kinds, in a fixed order.
-    pub fn subjects(&self, want: impl Fn(What) -> bool) -> Vec<(Key, &'a Subject)> {
+    pub fn subjects(&self, want: impl Fn(SubjectKind) -> bool) -> Vec<(Key, &'a Subject)> {
         let all = self.evidence.subjects.iter().filter(|(key, _)| want(key.what));
         let mut all: Vec<(Key, &Subject)> = all.map(|(key, subject)| (*key, subject)).collect();
         all.sort_by_key(|(key, _)| *key);

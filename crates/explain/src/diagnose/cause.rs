@@ -6,7 +6,7 @@ use super::path::{Edge, Hop, Path};
 use crate::detect::growth::{series_grows, time_grows, Growth};
 use crate::detect::{is_grace, syncs, Peers, View, LEAST_COUNT};
 use crate::evidence::groups::GroupId;
-use crate::evidence::subject::{Key, What};
+use crate::evidence::subject::{Key, SubjectKind};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
@@ -214,7 +214,7 @@ impl<'a> Cause<'a> {
     /// How a call of strace compares with others, if it is slower by far.
     pub fn peers_of_call(&self) -> Option<&Peers> {
         let call = self.ending.call.filter(|_| self.ending.end == End::InCall)?;
-        let key = Key { file: call.file, what: What::Call(call) };
+        let key = Key { file: call.file, what: SubjectKind::Call(call) };
         self.view.peers(key).filter(|peers| peers.slow)
     }
 

@@ -2,7 +2,7 @@
 
 use super::loops::loops;
 use super::path::Path;
-use crate::detect::levels::{Level, NoCpu, Sum};
+use crate::detect::segments::{NoCpu, PathSegment, Sum};
 use crate::detect::{is_grace, syncs, waits, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -167,7 +167,7 @@ fn on_each_cpu(view: &View<'_>, path: &Path, own: Ending) -> Ending {
 /// The work function that threads of the kernel on the path run most.
 fn work(path: &Path) -> Option<Sym> {
     path.levels.iter().skip(path.doer + 1).rev().find_map(|level| {
-        let works = Level::sorted(&level.calls).into_iter();
+        let works = PathSegment::sorted(&level.calls).into_iter();
         let mut works = works.filter_map(|(call, sum)| match call {
             Some(Frame::Work(work)) => Some((work, sum)),
             _ => None,
@@ -299,7 +299,7 @@ fn drops(view: &View<'_>, who: GroupId) -> Option<(GroupId, Sym)> {
 }
 
 /// The call, not one that waits by design, that most of a level's time goes by in.
-fn focus(view: &View<'_>, level: &Level, known: u64) -> Option<(Sym, Sum)> {
+fn focus(view: &View<'_>, level: &PathSegment, known: u64) -> Option<(Sym, Sum)> {
     let (call, sum) = level.system_calls().next()?;
     (!waits(view.name(call)) && sum.ticks as f64 >= CALL * known as f64).then_some((call, sum))
 }
@@ -378,7 +378,7 @@ fn interrupt(irq: &str, call: &str) -> End {
 fn no_cpu(view: &View<'_>, path: &Path, at: usize) -> End {
     let level = &path.levels[at];
     let does = |rival: GroupId| {
-        let doing = level.rivals.iter().filter(|((group, _), _)| *group == rival);
+        let doing = level.preempters.iter().filter(|((group, _), _)| *group == rival);
         doing.max_by_key(|(key, sum)| (sum.ticks, **key)).and_then(|((_, doing), _)| *doing)
     };
     let kernel = |rival| view.evidence.groups.is_kernel(rival);

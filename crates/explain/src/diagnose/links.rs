@@ -3,7 +3,7 @@
 use super::cause::Cause;
 use super::path::Path;
 use crate::detect::growth::calls_grow;
-use crate::detect::levels::{Doing, Level, NoCpu, Sum};
+use crate::detect::segments::{Doing, NoCpu, PathSegment, Sum};
 use crate::detect::{is_grace, View};
 use crate::evidence::tree::Frame;
 use crate::result::{Link, Step};
@@ -16,7 +16,7 @@ impl Cause<'_> {
         let whole = path.levels.first().map_or(1, |first| first.all.ticks).max(1);
         let steps = path.levels.iter().enumerate().filter_map(|(at, level)| {
             let next = path.levels.get(at + 1).and_then(|next| next.who).map(Frame::Waker);
-            let mut parts = Level::sorted(&level.parts).into_iter();
+            let mut parts = PathSegment::sorted(&level.parts).into_iter();
             let ((call, state), sum) = parts.find(|((_, s), _)| next.is_none_or(|n| *s == n))?;
             // It waits for the next in several calls.
             let ticks = match (at, next) {
@@ -103,11 +103,11 @@ impl Cause<'_> {
     }
 }
 
-fn link(view: &View<'_>, path: &Path, at: usize, level: &Level) -> Link {
+fn link(view: &View<'_>, path: &Path, at: usize, level: &PathSegment) -> Link {
     let name = level.who.map_or_else(|| view.frame(path.root), |who| view.threads(who));
     let whole = level.all.ticks.max(1);
     let mut words = calls(view, level);
-    for ((rival, doing), sum) in Level::sorted(&level.rivals).into_iter().take(2) {
+    for ((rival, doing), sum) in PathSegment::sorted(&level.preempters).into_iter().take(2) {
         if sum.ticks * 10 >= whole {
             let doing = doing.map_or(String::new(), |doing| format!(" {}", view.frame(doing)));
             let share = brief_percent(sum.ticks as f64 / whole as f64);
@@ -141,7 +141,7 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &Level) -> Link {
 }
 
 /// What is not recorded of a level, and the events that would tell.
-fn missing(view: &View<'_>, path: &Path, level: &Level) -> Option<String> {
+fn missing(view: &View<'_>, path: &Path, level: &PathSegment) -> Option<String> {
     let kernel = level.who.is_some_and(|who| view.evidence.groups.is_kernel(who));
     let none = level.calls.keys().all(Option::is_none);
     let wakes = view.evidence.seen_anywhere().wakes;
@@ -188,14 +188,14 @@ fn on_each(view: &View<'_>, doing: Option<Frame>) -> String {
 }
 
 /// What a level does, by its calls.
-fn calls(view: &View<'_>, level: &Level) -> Vec<String> {
+fn calls(view: &View<'_>, level: &PathSegment) -> Vec<String> {
     // Time that the host's other load had the CPU is left out.
     let crowd = |state: Frame| state == Frame::NoCpu && level.no_cpu == NoCpu::Crowd;
     let noise = level.ticks(|_, state| crowd(state));
     let whole = level.all.ticks.saturating_sub(noise).max(1);
-    let mut parts: Vec<(Doing, Sum)> = Level::sorted(&level.parts);
+    let mut parts: Vec<(Doing, Sum)> = PathSegment::sorted(&level.parts);
     parts.retain(|((_, state), sum)| sum.ticks * 20 >= whole && !crowd(*state));
-    let calls = Level::sorted(&level.calls).into_iter().map(|(call, sum)| {
+    let calls = PathSegment::sorted(&level.calls).into_iter().map(|(call, sum)| {
         let left_out = level.ticks(|of, state| of == call && crowd(state));
         (call, Sum { ticks: sum.ticks.saturating_sub(left_out), ..sum })
     });

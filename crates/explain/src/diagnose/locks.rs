@@ -1,6 +1,6 @@
 //! Locks of the kernel, by its own events (`lock:contention_begin`).
 
-use crate::detect::levels::Level;
+use crate::detect::segments::PathSegment;
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -10,7 +10,11 @@ use vmeter_trace::ops::Lock;
 const FEWEST: u64 = 3;
 
 /// The lock of the kernel that most of a level's waiting for a group is for.
-pub fn known(view: &View<'_>, via: &Level, (waiter, who): (GroupId, GroupId)) -> Option<Lock> {
+pub fn known(
+    view: &View<'_>,
+    via: &PathSegment,
+    (waiter, who): (GroupId, GroupId),
+) -> Option<Lock> {
     let waiting = via.ticks(|_, state| state == Frame::Waker(who));
     most(view, waiter)
         .filter(|(_, count, ticks)| *count >= FEWEST && ticks * 2 >= waiting)
@@ -18,7 +22,7 @@ pub fn known(view: &View<'_>, via: &Level, (waiter, who): (GroupId, GroupId)) ->
 }
 
 /// The spinlock that threads of a name are on a CPU for, most of the time that they are on one.
-pub fn spins(view: &View<'_>, level: &Level, who: GroupId) -> Option<Lock> {
+pub fn spins(view: &View<'_>, level: &PathSegment, who: GroupId) -> Option<Lock> {
     let runs = level.ticks(|_, state| state == Frame::Runs);
     let (kind, count, ticks) = most(view, who)?;
     let spins = matches!(kind, Lock::Spinlock | Lock::Rwlock);

@@ -4,8 +4,8 @@
 //! these) runs beside the load. It is no subject while somebody works in a loop.
 
 use crate::detect::View;
+use crate::evidence::collect::records;
 use crate::evidence::tree::{Frame, Tree};
-use crate::evidence::witness::records;
 use std::collections::BTreeMap;
 
 /// Part of the traced time that it is there, and waits or calls from which it goes round; or so many

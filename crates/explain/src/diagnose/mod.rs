@@ -10,14 +10,14 @@ mod links;
 mod locks;
 mod loops;
 mod path;
+mod sentences;
 mod severity;
 mod subjects;
-mod words;
 
 use crate::detect::{outlier, Candidate, Peers, View, DETECTORS, LEAST_SHARE};
+use crate::evidence::collect::records;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
-use crate::evidence::witness::records;
 use crate::kind::Why;
 use crate::moment::Sym;
 use crate::rank;
@@ -91,12 +91,12 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
         let main = tell(view, &path);
         let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
         let computes = main.as_ref().is_some_and(Told::only_computes);
-        let about = main.as_ref().map(|told| (told.candidate.foreign, told.candidate.called));
+        let about = main.as_ref().map(|told| (told.candidate.other_program, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
-            if let Some((foreign, called)) = about {
-                (other.candidate.foreign, other.candidate.called) = (foreign, called);
+            if let Some((other_program, called)) = about {
+                (other.candidate.other_program, other.candidate.called) = (other_program, called);
             }
             if path.levels.len() == 1 && (aside < Aside::Alone || !computes) {
                 // What it does itself is told after what it waits for, or does most.
@@ -165,8 +165,8 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         at_most: weight.at_most,
         error: path.levels.get(1).or(path.levels.first()).map(|level| level.squares.sqrt()),
         life: root.life().is_some(),
-        beyond: view.is_beyond() && root.life().is_some(),
-        foreign: !called && root.life().is_some_and(|group| view.is_foreign(group)),
+        minus_baseline: view.is_beyond() && root.life().is_some(),
+        other_program: !called && root.life().is_some_and(|group| view.is_foreign(group)),
         aside: weight.aside,
         idle: weight.idle,
         called,
@@ -182,7 +182,7 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     use std::cmp::Reverse;
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
-        let Candidate { foreign, aside, saving, called, .. } = told.candidate;
+        let Candidate { other_program, aside, saving, called, .. } = told.candidate;
         (
             Reverse(request),
             Reverse(called),
@@ -190,7 +190,7 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
             told.only_computes(),
             Reverse(told.firm),
             Reverse(told.candidate.severity(view)),
-            foreign,
+            other_program,
             aside,
             Reverse(told.hops),
             Reverse(saving),
@@ -217,7 +217,7 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
         let with = c.with.is_some_and(|with| !view.is_foreign(with));
         !view.is_about_one() || c.key.is_some() || own.contains(&c.subject) || with
     };
-    let all = all.filter(|c| about(c) && !c.foreign && view.share(c.saving) >= LEAST_SHARE);
+    let all = all.filter(|c| about(c) && !c.other_program && view.share(c.saving) >= LEAST_SHARE);
     let mut all: Vec<Candidate> =
         all.map(|c| Candidate { called: view.comm().is_some(), ..c }).collect();
     all.sort_by_key(|c| (c.why.modifier().is_none(), std::cmp::Reverse(c.saving)));

@@ -2,7 +2,7 @@
 
 use super::end::{ending, End, Ending};
 use super::locks;
-use crate::detect::levels::{levels, Level, Start};
+use crate::detect::segments::{levels, PathSegment, Start};
 use crate::detect::{waits, View, LEAST_SHARE};
 use crate::evidence::groups::{is_vcpu_name, GroupId, BORN};
 use crate::evidence::tree::Frame;
@@ -52,7 +52,7 @@ pub struct Path {
     /// The subject.
     pub root: Frame,
     /// The subject and those it waits for, one after the other.
-    pub levels: Vec<Level>,
+    pub levels: Vec<PathSegment>,
     /// The last level that is no thread of the kernel.
     pub doer: usize,
     /// How each level waits for the next.
@@ -96,7 +96,8 @@ impl Path {
     /// The path that goes on from its root as that says.
     pub fn from(view: &View<'_>, root: Frame, start: Start) -> Option<Path> {
         let levels = levels(view, root, start);
-        let kernel = |level: &Level| level.who.is_some_and(|w| view.evidence.groups.is_kernel(w));
+        let kernel =
+            |level: &PathSegment| level.who.is_some_and(|w| view.evidence.groups.is_kernel(w));
         let doer = levels.iter().rposition(|level| !kernel(level))?;
         let mut path = Path { root, levels, doer, hops: Vec::new() };
         path.hops = (1..path.levels.len()).map(|at| path.judged(view, at)).collect();
@@ -104,12 +105,12 @@ impl Path {
     }
 
     /// The level of the last thread that is not the kernel's.
-    pub fn doing(&self) -> &Level {
+    pub fn doing(&self) -> &PathSegment {
         &self.levels[self.doer]
     }
 
     /// The last level.
-    pub fn last(&self) -> &Level {
+    pub fn last(&self) -> &PathSegment {
         self.levels.last().unwrap_or(&self.levels[self.doer])
     }
 
@@ -232,7 +233,7 @@ impl Path {
     pub fn own_lock(&self, view: &View<'_>, at: usize) -> Option<(Option<Sym>, u64, u64)> {
         let level = self.levels.get(at)?;
         let own = self.group_at(view, at)?;
-        let (call, sum) = Level::sorted(&level.own_waits).into_iter().next()?;
+        let (call, sum) = PathSegment::sorted(&level.own_waits).into_iter().next()?;
         let name = call.map_or("", |call| view.frame_name(call));
         let user = LOCKS.iter().any(|lock| name.starts_with(lock)) && name != "futex(wait)";
         let kernel = !name.is_empty() && !waits(name);
@@ -278,7 +279,7 @@ fn lets_go(view: &View<'_>, (waiter, who): (GroupId, GroupId), name: &str) -> bo
 }
 
 /// True unless it sleeps in a wait of its own meanwhile: then it holds nothing.
-fn does_something(view: &View<'_>, level: &Level) -> bool {
+fn does_something(view: &View<'_>, level: &PathSegment) -> bool {
     let idle = |call: Option<Frame>| {
         call.is_some_and(|call| {
             let name = view.frame_name(call);

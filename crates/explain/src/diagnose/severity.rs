@@ -5,9 +5,9 @@ use super::end::End;
 use super::loops::loops;
 use super::path::Edge;
 use super::subjects::partner;
-use crate::detect::levels::NoCpu;
+use crate::detect::segments::NoCpu;
 use crate::detect::{syncs, waits, View};
-use crate::evidence::subject::{Key, What};
+use crate::evidence::subject::{Key, SubjectKind};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::result::Severity;
@@ -330,7 +330,7 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
 fn slow_call(cause: &Cause<'_>) -> bool {
     let view = cause.view;
     let Some(call) = cause.ending.call else { return false };
-    let key = Key { file: call.file, what: What::Call(call) };
+    let key = Key { file: call.file, what: SubjectKind::Call(call) };
     syncs(view.name(call))
         || cause.batch().is_some()
         || view.peers(key).is_none_or(|peers| peers.slow)

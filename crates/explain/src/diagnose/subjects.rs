@@ -1,11 +1,11 @@
 //! Whose time is explained: a guest's requests, and the threads that these do not lead to.
 
 use super::loops::loops;
-use crate::detect::levels::{level_of, Doing, Level};
+use crate::detect::segments::{level_of, Doing, PathSegment};
 use crate::detect::View;
+use crate::evidence::collect::records;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
-use crate::evidence::witness::records;
 use std::collections::BTreeMap;
 
 /// A thread's part of the traced time from which it is looked at.
@@ -81,13 +81,14 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
 /// work in a loop while it does not: then the trace is about that.
 pub fn is_asked(view: &View<'_>) -> bool {
     let own = &view.evidence.own;
-    let levels: Vec<Level> = own.iter().map(|group| first(view, Frame::Life(*group))).collect();
+    let levels: Vec<PathSegment> =
+        own.iter().map(|group| first(view, Frame::Life(*group))).collect();
     let busy = levels.iter().map(|level| {
         let unknown = level.ticks(|_, state| state == Frame::Unknown);
         let idle = unknown.saturating_add(level.pauses(view));
         level.all.ticks.saturating_sub(idle)
     });
-    let naps = |level: &Level| {
+    let naps = |level: &PathSegment| {
         let naps = level.parts.iter().filter(|((_, state), _)| *state == Frame::Timer);
         let (count, ticks) = naps.fold((0, 0_u64), |(count, ticks), (_, sum)| {
             (count + sum.count, ticks.saturating_add(sum.ticks))
@@ -107,7 +108,7 @@ pub fn is_asked(view: &View<'_>) -> bool {
     does && !own.iter().any(asked) && (own.iter().any(round) || !others())
 }
 
-fn first(view: &View<'_>, frame: Frame) -> Level {
+fn first(view: &View<'_>, frame: Frame) -> PathSegment {
     level_of(view, frame).unwrap_or_default()
 }
 
@@ -134,7 +135,7 @@ fn differ(view: &View<'_>, group: GroupId, threads: &[(u64, Frame)]) -> bool {
 /// With whom threads of a name wait for each other most, how much of their time (0 to 1), and how often.
 pub fn partner(view: &View<'_>, own: GroupId) -> Option<(GroupId, f64, u64)> {
     let level = first(view, Frame::Life(own));
-    let share = |level: &Level, of: GroupId| {
+    let share = |level: &PathSegment, of: GroupId| {
         let ticks = level.ticks(|_, state| state == Frame::Waker(of));
         let life = level.ticks(|_, state| state != Frame::Unknown).max(1);
         ticks as f64 / life as f64

@@ -105,7 +105,7 @@ pub type By = (GroupId, Option<Sym>);
 
 /// What threads of a name call.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct CallStats {
     /// Waits for locks of the kernel.
     pub locks: FastMap<Contention, Contended>,
     /// By thread's name and call.
@@ -153,7 +153,7 @@ fn note<K: Hash + Eq>(all: &mut FastMap<K, Provoked>, key: K, place: Place) {
     }
 }
 
-impl Ledger {
+impl CallStats {
     /// A call is over; `kind` says what is known of it, which is what is given.
     pub fn called(
         &mut self,

@@ -5,7 +5,7 @@
 //! begin is taken. `wait4` says itself which child has ended, and a futex's wake how many it woke.
 
 use super::thread::{Segment, State, Waker};
-use super::{Evidence, Witness};
+use super::{Collector, Evidence};
 use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use std::cmp::Reverse;
@@ -69,7 +69,7 @@ impl Evidence {
     }
 }
 
-impl Witness<'_> {
+impl Collector<'_> {
     /// A call of a trace that has nothing else, from when to when.
     pub(super) fn infer(&mut self, tid: Tid, call: Sym, span: (u64, u64), returned: Option<i64>) {
         let whole = Whole { end: span.1, start: span.0, tid, call, returned };

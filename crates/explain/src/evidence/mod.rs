@@ -4,33 +4,32 @@
 //! each kind of request what its time went into, for each thread what it did lately.
 
 pub mod calls;
-mod doubts;
-mod ends;
+pub(crate) mod collect;
 pub mod features;
 pub mod groups;
 mod inferred;
-pub mod life;
-mod living;
 pub mod model;
 mod queries;
+mod recorded_processes;
 pub mod series;
-mod started;
 pub mod subject;
 pub mod thread;
+mod thread_exits;
+mod thread_states;
 pub mod tree;
-pub(crate) mod witness;
+mod uncertain_wakers;
+pub mod wait_for;
 pub mod work;
 pub mod xen;
 
 use crate::merge::Merge;
 use crate::moment::{Moment, Place, Sym, Tid};
-use calls::Ledger;
+use calls::CallStats;
 use features::Feature;
 use groups::{GroupId, Groups};
-use life::{Budget, Runs};
 use queries::count;
 use std::collections::{BTreeMap, BTreeSet};
-use subject::{Anatomy, Key, Subject, What};
+use subject::{Breakdown, Key, Subject, SubjectKind};
 use thread::{State, Thread, Waker};
 use tree::Tree;
 use vmeter_trace::hash::FastMap;
@@ -40,6 +39,7 @@ use vmeter_trace::walk::{
     self, At, By, Call, End, Ended, Interrupt, Open, Request, Seen, Took, Visitor, Walk,
 };
 use vmeter_trace::Context;
+use wait_for::{Budget, Runs};
 pub use work::Work;
 use xen::Xen;
 
@@ -83,9 +83,9 @@ pub struct Evidence {
     /// Where the time of threads and requests went.
     pub tree: Tree,
     /// What threads call, and whom they wake.
-    pub ledger: Ledger,
+    pub ledger: CallStats,
     /// The longest wait of each root of the tree that somebody ended.
-    pub waits: FastMap<u32, life::Wait>,
+    pub waits: FastMap<u32, wait_for::Wait>,
     /// The caller knows which program was recorded: the trace is about that one and no other.
     pub named: bool,
     /// Groups of threads that the recording's maker started.
@@ -108,13 +108,13 @@ pub struct Evidence {
     /// Files in which calls are recorded.
     called: BTreeSet<u16>,
     /// Which threads have ended.
-    pub ends: ends::Ends,
-    started: started::Started,
+    pub ends: thread_exits::Ends,
+    started: recorded_processes::Started,
     pub(crate) runs: Runs,
     inferred: inferred::Inferred,
     budget: Budget,
     /// Requests whose time is known and what they were for not yet, with their reason.
-    served: FastMap<Tid, (Sym, Anatomy)>,
+    served: FastMap<Tid, (Sym, Breakdown)>,
     first: Option<u64>,
     last: u64,
 }
@@ -156,7 +156,7 @@ impl Gather {
         *last = moment.stamp.max(*last);
         let Moment { stamp, cpu, tid, context, .. } = *moment;
         let at = At { ts: stamp, cpu, tid, context };
-        walk.add(&at, moment.op, &mut Witness { evidence, moment, merge });
+        walk.add(&at, moment.op, &mut Collector { evidence, moment, merge });
     }
 
     /// Closes the books.
@@ -175,7 +175,7 @@ impl Gather {
                 op: Op::Other,
             };
             let evidence = &mut evidence;
-            Witness { evidence, moment: &moment, merge }.finish(&mut walk);
+            Collector { evidence, moment: &moment, merge }.finish(&mut walk);
             evidence.seen.insert(file, walk.seen);
             if walk.overwritten() {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));
@@ -224,7 +224,7 @@ impl Evidence {
         Some(self.threads.entry(tid).or_insert_with(|| Thread::new(now)))
     }
 
-    fn subject(&mut self, file: u16, what: What) -> Option<&mut Subject> {
+    fn subject(&mut self, file: u16, what: SubjectKind) -> Option<&mut Subject> {
         let key = Key { file, what };
         if self.subjects.len() >= MAX_SUBJECTS && !self.subjects.contains_key(&key) {
             return None;
@@ -232,7 +232,7 @@ impl Evidence {
         Some(self.subjects.entry(key).or_default())
     }
 
-    fn settle(&mut self, file: u16, what: What, anatomy: &Anatomy) {
+    fn settle(&mut self, file: u16, what: SubjectKind, anatomy: &Breakdown) {
         if let Some(subject) = self.subject(file, what) {
             subject.add(anatomy);
         }
@@ -240,13 +240,13 @@ impl Evidence {
 }
 
 /// The visitor: evidence about one event, on the common time base.
-struct Witness<'a> {
+struct Collector<'a> {
     evidence: &'a mut Evidence,
     moment: &'a Moment,
     merge: &'a Merge,
 }
 
-impl Visitor for Witness<'_> {
+impl Visitor for Collector<'_> {
     const WAKERS: bool = true;
 
     fn span(&mut self, thread: &walk::Thread, ended: &Ended) {
@@ -320,9 +320,9 @@ impl Visitor for Witness<'_> {
         }
     }
 
-    fn torn(&mut self, thread: &walk::Thread) {
+    fn incomplete(&mut self, thread: &walk::Thread) {
         if let Some(own) = self.own(thread) {
-            own.torn();
+            own.incomplete();
         }
     }
 
@@ -347,7 +347,7 @@ impl Visitor for Witness<'_> {
                     self.evidence.served.insert(self.tid(thread), (reason, anatomy));
                 }
             }
-            None => self.grow(thread, What::Exit(reason), &mut anatomy),
+            None => self.grow(thread, SubjectKind::Exit(reason), &mut anatomy),
         }
         for other in others {
             if let Some(subject) = self.evidence.subject(file, other) {
@@ -358,35 +358,35 @@ impl Visitor for Witness<'_> {
 
     fn late(&mut self, _at: &At, thread: &walk::Thread, access: Access, _took: Took) {
         if let Some((reason, mut anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
-            let what = self.what(access).unwrap_or(What::Exit(reason));
+            let what = self.what(access).unwrap_or(SubjectKind::Exit(reason));
             self.grow(thread, what, &mut anatomy);
         }
     }
 
     fn unclaimed(&mut self, thread: &walk::Thread) {
         if let Some((reason, mut anatomy)) = self.evidence.served.remove(&self.tid(thread)) {
-            self.grow(thread, What::Exit(reason), &mut anatomy);
+            self.grow(thread, SubjectKind::Exit(reason), &mut anatomy);
         }
     }
 
     fn whole_call(&mut self, at: &At, call: &Call, took: Took, returned: Option<i64>) {
         let name = self.moment.sym(call.what());
         let tid = Tid { file: self.moment.file, tid: at.tid };
-        let ends = life::EXITS.contains(&self.merge.name(name));
+        let ends = wait_for::EXITS.contains(&self.merge.name(name));
         if let Some(own) = self.evidence.thread(tid, self.moment.ts) {
             own.gone = ends;
         }
         let Took::Ticks(ticks) = took else { return };
         let end = self.common(at.ts.saturating_add(ticks));
         self.evidence.last = self.evidence.last.max(end);
-        let anatomy = Anatomy {
+        let anatomy = Breakdown {
             total: end.saturating_sub(self.moment.ts),
             calls: 1,
             start: self.moment.ts,
             place: self.place("system call"),
-            ..Anatomy::default()
+            ..Breakdown::default()
         };
-        self.evidence.settle(self.moment.file, What::Call(name), &anatomy);
+        self.evidence.settle(self.moment.file, SubjectKind::Call(name), &anatomy);
         if self.evidence.thread(tid, self.moment.ts).is_some() {
             self.infer(tid, name, (anatomy.start, end), returned);
             let ticks = (anatomy.total, (0, 0));
@@ -395,11 +395,11 @@ impl Visitor for Witness<'_> {
     }
 
     fn logged(&mut self, _at: &At, _thread: &walk::Thread, access: Access, open: walk::Open) {
-        let Some(what) = What::logged(access) else { return };
+        let Some(what) = SubjectKind::logged(access) else { return };
         let start = self.common(open.start);
         let place = Place { stamp: open.start, cpu: open.cpu, ..self.place("line of the log") };
         let total = self.moment.ts.saturating_sub(start);
-        let anatomy = Anatomy { total, start, place, ..Anatomy::default() };
+        let anatomy = Breakdown { total, start, place, ..Breakdown::default() };
         self.evidence.settle(self.moment.file, what, &anatomy);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A Xen vCPU sleeps in the hypervisor meanwhile: no wake-up of its own kernel's leads to that thread.
 
-use super::subject::{Anatomy, Part, Who};
+use super::subject::{Breakdown, Part, Who};
 use super::thread::{Segment, State, Thread};
 use crate::moment::Tid;
 use vmeter_trace::hash::FastMap;
@@ -13,7 +13,7 @@ pub fn served(
     thread: Tid,
     (from, to): (u64, u64),
     now: u64,
-    out: &mut Anatomy,
+    out: &mut Breakdown,
 ) {
     let who = Who::Thread(thread);
     let Some(state) = threads.get(&thread) else {

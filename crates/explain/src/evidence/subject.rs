@@ -13,7 +13,7 @@ const MAX_PARTS: usize = 512;
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum What {
+pub enum SubjectKind {
     /// Accesses of a port.
     Port {
         /// Port.
@@ -50,21 +50,21 @@ pub enum What {
     },
 }
 
-impl What {
+impl SubjectKind {
     /// What an access asks a device for; none if it asks KVM itself.
-    pub fn of(access: Access) -> Option<What> {
+    pub fn of(access: Access) -> Option<SubjectKind> {
         match access {
-            Access::Port { port, write } => Some(What::Port { port, write }),
-            Access::Mmio { address, write } => Some(What::Mmio { address, write }),
+            Access::Port { port, write } => Some(SubjectKind::Port { port, write }),
+            Access::Mmio { address, write } => Some(SubjectKind::Mmio { address, write }),
             Access::Msr { .. } | Access::Hypercall { .. } => None,
         }
     }
 
-    /// As [`What::of`], of an access in a device model's log.
-    pub fn logged(access: Access) -> Option<What> {
+    /// As [`SubjectKind::of`], of an access in a device model's log.
+    pub fn logged(access: Access) -> Option<SubjectKind> {
         match access {
-            Access::Port { port, write } => Some(What::LoggedPort { port, write }),
-            Access::Mmio { address, write } => Some(What::LoggedMmio { address, write }),
+            Access::Port { port, write } => Some(SubjectKind::LoggedPort { port, write }),
+            Access::Mmio { address, write } => Some(SubjectKind::LoggedMmio { address, write }),
             Access::Msr { .. } | Access::Hypercall { .. } => None,
         }
     }
@@ -72,15 +72,15 @@ impl What {
     /// True for what a vCPU asks of a device and waits for.
     pub fn is_request(self) -> bool {
         match self {
-            What::Port { .. } | What::Mmio { .. } => true,
-            What::Exit(_) | What::Hypercall(_) | What::Call(_) => false,
-            What::LoggedPort { .. } | What::LoggedMmio { .. } => false,
+            SubjectKind::Port { .. } | SubjectKind::Mmio { .. } => true,
+            SubjectKind::Exit(_) | SubjectKind::Hypercall(_) | SubjectKind::Call(_) => false,
+            SubjectKind::LoggedPort { .. } | SubjectKind::LoggedMmio { .. } => false,
         }
     }
 
     /// True for accesses in a device model's log.
     pub fn is_logged(self) -> bool {
-        matches!(self, What::LoggedPort { .. } | What::LoggedMmio { .. })
+        matches!(self, SubjectKind::LoggedPort { .. } | SubjectKind::LoggedMmio { .. })
     }
 }
 
@@ -90,7 +90,7 @@ pub struct Key {
     /// Number of the file.
     pub file: u16,
     /// What is asked for.
-    pub what: What,
+    pub what: SubjectKind,
 }
 
 /// In whom time went by.
@@ -152,7 +152,7 @@ impl Amount {
 
 /// One instance, taken apart.
 #[derive(Debug, Clone, Default)]
-pub struct Anatomy {
+pub struct Breakdown {
     /// Ticks in all.
     pub total: u64,
     /// Ticks of them without a CPU, of threads that are no kernel's workers: the host's other load
@@ -167,14 +167,14 @@ pub struct Anatomy {
     /// Where that is.
     pub place: Place,
     /// Events were lost meanwhile.
-    pub torn: bool,
+    pub incomplete: bool,
     /// Longest sleep of the vCPU's thread in it.
     pub sleep: Option<Sleep>,
     /// The event that ended it.
     pub ended: Option<Place>,
 }
 
-impl Anatomy {
+impl Breakdown {
     /// Adds to a part.
     pub fn add(&mut self, who: Who, part: Part, ticks: u64) -> &mut Amount {
         let at = match self.parts.iter().position(|(key, _)| *key == (who, part)) {
@@ -228,7 +228,7 @@ pub struct Subject {
     /// Longest instance.
     pub worst: Option<(u64, Place)>,
     /// The longest ones, longest first.
-    longest: Vec<Anatomy>,
+    longest: Vec<Breakdown>,
 }
 
 impl Subject {
@@ -238,9 +238,9 @@ impl Subject {
     }
 
     /// Takes an instance.
-    pub fn add(&mut self, anatomy: &Anatomy) {
+    pub fn add(&mut self, anatomy: &Breakdown) {
         self.count += 1;
-        if anatomy.torn {
+        if anatomy.incomplete {
             return;
         }
         let net = anatomy.net();
@@ -269,7 +269,7 @@ impl Subject {
         (self.squares - sum * sum / count).max(0.0).sqrt()
     }
 
-    fn keep(&mut self, anatomy: &Anatomy) {
+    fn keep(&mut self, anatomy: &Breakdown) {
         let at = self.longest.partition_point(|kept| kept.total >= anatomy.total);
         if at < LONGEST {
             self.longest.insert(at, anatomy.clone());
@@ -278,7 +278,7 @@ impl Subject {
     }
 
     /// The longest instances, longest first.
-    pub fn longest(&self) -> &[Anatomy] {
+    pub fn longest(&self) -> &[Breakdown] {
         &self.longest
     }
 
@@ -286,7 +286,7 @@ impl Subject {
     /// their threads and lengths.
     pub fn drop_implausible(&mut self, complete: u64) -> Vec<(Tid, u64)> {
         let limit = self.net.quantile(0.5).unwrap_or(0.0) * IMPLAUSIBLE;
-        let (out, kept): (Vec<Anatomy>, Vec<Anatomy>) = std::mem::take(&mut self.longest)
+        let (out, kept): (Vec<Breakdown>, Vec<Breakdown>) = std::mem::take(&mut self.longest)
             .into_iter()
             .partition(|a| a.start < complete && a.total as f64 > limit && limit > 0.0);
         for anatomy in &out {
@@ -301,7 +301,7 @@ impl Subject {
             self.worst = kept.first().map(|kept| (kept.total, kept.place));
         }
         self.longest = kept;
-        let place = |anatomy: &Anatomy| Tid { file: anatomy.place.file, tid: anatomy.place.tid };
+        let place = |anatomy: &Breakdown| Tid { file: anatomy.place.file, tid: anatomy.place.tid };
         out.iter().map(|anatomy| (place(anatomy), anatomy.total)).collect()
     }
 

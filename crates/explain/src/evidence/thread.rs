@@ -306,7 +306,7 @@ impl Thread {
     }
 
     /// Events are missing: what it did lately is not known.
-    pub fn torn(&mut self) {
+    pub fn incomplete(&mut self) {
         self.state = State::Unknown;
     }
 

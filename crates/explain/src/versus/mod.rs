@@ -31,14 +31,14 @@ pub fn findings(view: View<'_>, twin: &View<'_>, alone: Vec<Finding>) -> Vec<Fin
     let pairs = pairs(&view, twin);
     let work = work(&pairs);
     let same = same(&view, &pairs);
-    let tree = beyond((&view, view.tree()), (twin, twin.tree()), work);
-    let view = view.beyond(tree, same);
-    let mut beyond = crate::diagnose::findings(&view);
-    beyond.retain(|finding| finding.beyond);
+    let tree = minus_baseline((&view, view.tree()), (twin, twin.tree()), work);
+    let view = view.minus_baseline(tree, same);
+    let mut minus_baseline = crate::diagnose::findings(&view);
+    minus_baseline.retain(|finding| finding.minus_baseline);
     let mut all = alone;
-    let told = beyond.iter().any(|finding| finding.after < 3);
+    let told = minus_baseline.iter().any(|finding| finding.after < 3);
     all.retain(|finding| !told || !finding.life);
-    all.extend(beyond);
+    all.extend(minus_baseline);
     all
 }
 
@@ -188,7 +188,11 @@ fn name<'a>(view: &'a View<'_>, frame: Frame, (own, order): (bool, &Order)) -> N
 }
 
 /// The tree without the time that the twin's nodes of the same names have, `work` times.
-fn beyond((view, tree): (&View<'_>, &Tree), (twin, theirs): (&View<'_>, &Tree), work: f64) -> Tree {
+fn minus_baseline(
+    (view, tree): (&View<'_>, &Tree),
+    (twin, theirs): (&View<'_>, &Tree),
+    work: f64,
+) -> Tree {
     const NONE: u32 = u32::MAX;
     let own = !view.evidence.own.is_empty() && !twin.evidence.own.is_empty();
     let (ours, twins) = ((own, &order(tree)), (own, &order(theirs)));

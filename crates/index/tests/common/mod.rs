@@ -58,7 +58,7 @@ impl State {
         let machine = |(kind, smp): &(&str, &str)| SessionMachine {
             label: (*kind).into(),
             chosen: [("machine", *kind), ("accel", "tcg"), ("smp", *smp)]
-                .map(|(name, value)| vmeter_model::Chosen::new(name, value, "why"))
+                .map(|(name, value)| vmeter_model::ResolvedOption::new(name, value, "why"))
                 .to_vec(),
             argv: vec!["qemu".into(), "-M".into(), (*kind).into()],
             ..SessionMachine::default()

@@ -1,6 +1,6 @@
 //! The states that a committing thread goes through, and what it waits for in each.
 
-use super::marks::{Ioctl, Mark, Marks, What};
+use super::marks::{Ioctl, Mark, MarkKind, Marks};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -213,35 +213,35 @@ impl Dissector {
             self.lives(mark.at);
         }
         match mark.what {
-            What::Enter(command) if mark.tid == self.tid => {
+            MarkKind::Enter(command) if mark.tid == self.tid => {
                 self.caller = Caller::Running;
                 let call = Call { command, from: mark.at, to: mark.at, ..Call::default() };
                 self.call = Some(call);
                 self.step(mark.at, Step::Enter);
             }
-            What::Exit if mark.tid == self.tid => {
+            MarkKind::Exit if mark.tid == self.tid => {
                 self.step(mark.at, Step::Exit);
                 let mut call = self.call.take()?;
                 call.to = mark.at;
                 return Some(call);
             }
-            What::Enter(_) | What::Exit => {}
-            What::Switch { from, runnable, to } => self.switch(mark.at, from, runnable, to),
-            What::Waking(tid) if tid == self.tid && self.caller == Caller::Asleep => {
+            MarkKind::Enter(_) | MarkKind::Exit => {}
+            MarkKind::Switch { from, runnable, to } => self.switch(mark.at, from, runnable, to),
+            MarkKind::Waking(tid) if tid == self.tid && self.caller == Caller::Asleep => {
                 self.caller = Caller::Woken;
                 self.woken = mark.at;
                 self.step(mark.at, Step::Wake(mark.tid));
             }
-            What::Waking(tid) => {
+            MarkKind::Waking(tid) => {
                 if let Some(worker @ Worker::Sleeps) = self.workers.get_mut(&tid) {
                     *worker = Worker::Runnable;
                 }
             }
-            What::Queue(work, function) => {
+            MarkKind::Queue(work, function) => {
                 self.items.insert(work, Item::Queued);
                 self.step(mark.at, Step::Queue(mark.tid, function));
             }
-            What::Start(work, function) => {
+            MarkKind::Start(work, function) => {
                 self.items.insert(work, Item::Begun(mark.tid));
                 self.workers.insert(mark.tid, Worker::Runs);
                 let before = self.followed.remove(&mark.tid);
@@ -253,7 +253,7 @@ impl Dissector {
                 self.step(mark.at, Step::Start(mark.tid, function, before));
             }
             // One that was queued again meanwhile is to begin again.
-            What::End(work) => {
+            MarkKind::End(work) => {
                 if self.items.get(&work) == Some(&Item::Begun(mark.tid)) {
                     self.items.remove(&work);
                 }

@@ -21,7 +21,7 @@ pub(super) enum Ioctl {
 
 /// What an event says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum MarkKind {
     /// An ioctl begins.
     Enter(Ioctl),
     /// It returns.
@@ -46,7 +46,7 @@ pub(super) struct Mark {
     /// Thread it happened in.
     pub(super) tid: i32,
     /// What.
-    pub(super) what: What,
+    pub(super) what: MarkKind,
 }
 
 /// A trace's events, and the names that they refer to.
@@ -69,7 +69,7 @@ impl Marks {
             let op = decoder.decode(&event);
             let name = |id: NameId| decoder.names().name(id);
             let Some(what) = what(op, name) else { continue };
-            if let What::Queue(_, function) | What::Start(_, function) = what {
+            if let MarkKind::Queue(_, function) | MarkKind::Start(_, function) = what {
                 let address = name(NameId(function)).strip_prefix("0x");
                 let address = address.and_then(|hex| u64::from_str_radix(hex, 16).ok());
                 let name = symbols.as_ref().and_then(|s| s.name(address?)).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Marks {
                 }
                 marks.functions.entry(function).or_insert_with(|| name.to_owned());
             }
-            if let What::Switch { from, to, .. } = what {
+            if let MarkKind::Switch { from, to, .. } = what {
                 for (tid, field) in [(from, "prev_comm"), (to, "next_comm")] {
                     if let Some(name) = thread_name(&event, field) {
                         marks.names.entry(tid).or_insert_with(|| name.to_owned());
@@ -100,19 +100,21 @@ fn thread_name<'a>(event: &Event<'a>, field: &str) -> Option<&'a str> {
 }
 
 /// What of an op the dissection looks at.
-fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<What> {
+fn what<'n>(op: Op, name: impl Fn(NameId) -> &'n str) -> Option<MarkKind> {
     Some(match op {
-        Op::SyscallEnter { request, .. } => What::Enter(match request.map(name) {
+        Op::SyscallEnter { request, .. } => MarkKind::Enter(match request.map(name) {
             Some("KVM_SET_GSI_ROUTING") => Ioctl::Commit,
             Some("KVM_IRQFD") => Ioctl::Irqfd,
             _ => Ioctl::Other,
         }),
-        Op::SyscallExit { .. } => What::Exit,
-        Op::Switch { prev, runnable, next, .. } => What::Switch { from: prev, runnable, to: next },
-        Op::Wake { tid, .. } => What::Waking(tid),
-        Op::WorkQueue { work, function } => What::Queue(work, function.0),
-        Op::WorkStart { work, function } => What::Start(work, function.0),
-        Op::WorkEnd { work } => What::End(work),
+        Op::SyscallExit { .. } => MarkKind::Exit,
+        Op::Switch { prev, runnable, next, .. } => {
+            MarkKind::Switch { from: prev, runnable, to: next }
+        }
+        Op::Wake { tid, .. } => MarkKind::Waking(tid),
+        Op::WorkQueue { work, function } => MarkKind::Queue(work, function.0),
+        Op::WorkStart { work, function } => MarkKind::Start(work, function.0),
+        Op::WorkEnd { work } => MarkKind::End(work),
         // None of these is recorded for a commit, or says what it waits for.
         Op::Other | Op::Lost | Op::Xen(_) | Op::ThreadStart | Op::Syscall { .. } => return None,
         Op::VmExit { .. } | Op::VmEntry | Op::UserspaceExit { .. } => return None,

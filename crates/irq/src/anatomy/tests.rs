@@ -1,5 +1,5 @@
 use super::dissect::{dissect, Part, Step, PARTS};
-use super::marks::{Ioctl, Mark, What};
+use super::marks::{Ioctl, Mark, MarkKind};
 use proptest::prelude::*;
 
 const US: i32 = 100;
@@ -8,32 +8,32 @@ const BUSY: i32 = 200;
 const GP: (u64, u32) = (0x10, 0xf0);
 const CALLBACKS: (u64, u32) = (0x20, 0xf8);
 
-fn mark(at: u64, tid: i32, what: What) -> Mark {
+fn mark(at: u64, tid: i32, what: MarkKind) -> Mark {
     Mark { at, tid, what }
 }
 
 fn switch(at: u64, from: i32, runnable: bool, to: i32) -> Mark {
-    mark(at, from, What::Switch { from, runnable, to })
+    mark(at, from, MarkKind::Switch { from, runnable, to })
 }
 
 /// A commit on a busy host: copied in 40, queued for 400, at work for 5, queued again for
 /// 200, woken, and on a CPU 30 later.
 fn busy() -> Vec<Mark> {
     vec![
-        mark(1000, US, What::Enter(Ioctl::Commit)),
-        mark(1038, US, What::Queue(GP.0, GP.1)),
+        mark(1000, US, MarkKind::Enter(Ioctl::Commit)),
+        mark(1038, US, MarkKind::Queue(GP.0, GP.1)),
         switch(1040, US, false, BUSY),
         switch(1440, BUSY, true, KWORKER),
-        mark(1440, KWORKER, What::Start(GP.0, GP.1)),
-        mark(1444, KWORKER, What::Queue(CALLBACKS.0, CALLBACKS.1)),
-        mark(1445, KWORKER, What::End(GP.0)),
+        mark(1440, KWORKER, MarkKind::Start(GP.0, GP.1)),
+        mark(1444, KWORKER, MarkKind::Queue(CALLBACKS.0, CALLBACKS.1)),
+        mark(1445, KWORKER, MarkKind::End(GP.0)),
         switch(1445, KWORKER, true, BUSY),
         switch(1645, BUSY, true, KWORKER),
-        mark(1645, KWORKER, What::Start(CALLBACKS.0, CALLBACKS.1)),
-        mark(1647, KWORKER, What::Waking(US)),
-        mark(1648, KWORKER, What::End(CALLBACKS.0)),
+        mark(1645, KWORKER, MarkKind::Start(CALLBACKS.0, CALLBACKS.1)),
+        mark(1647, KWORKER, MarkKind::Waking(US)),
+        mark(1648, KWORKER, MarkKind::End(CALLBACKS.0)),
         switch(1677, BUSY, true, US),
-        mark(1680, US, What::Exit),
+        mark(1680, US, MarkKind::Exit),
     ]
 }
 
@@ -55,23 +55,23 @@ fn a_busy_hosts_commit_waits_for_a_kworker() {
 fn a_kworker_that_is_preempted_or_sleeps_is_told_apart() {
     let calls = dissect(
         &[
-            mark(0, US, What::Enter(Ioctl::Commit)),
-            mark(5, US, What::Queue(GP.0, GP.1)),
-            mark(5, KWORKER, What::Start(GP.0, GP.1)),
+            mark(0, US, MarkKind::Enter(Ioctl::Commit)),
+            mark(5, US, MarkKind::Queue(GP.0, GP.1)),
+            mark(5, KWORKER, MarkKind::Start(GP.0, GP.1)),
             switch(10, US, false, 0),
             switch(20, KWORKER, true, BUSY),
             switch(50, BUSY, true, KWORKER),
             switch(60, KWORKER, false, BUSY),
-            mark(100, BUSY, What::Waking(KWORKER)),
+            mark(100, BUSY, MarkKind::Waking(KWORKER)),
             switch(104, BUSY, true, KWORKER),
-            mark(105, KWORKER, What::End(GP.0)),
-            mark(140, KWORKER, What::Waking(US)),
+            mark(105, KWORKER, MarkKind::End(GP.0)),
+            mark(140, KWORKER, MarkKind::Waking(US)),
             switch(141, 0, true, US),
             switch(150, US, true, BUSY),
             switch(170, BUSY, true, US),
-            mark(171, US, What::Exit),
-            mark(180, US, What::Enter(Ioctl::Irqfd)),
-            mark(181, US, What::Exit),
+            mark(171, US, MarkKind::Exit),
+            mark(180, US, MarkKind::Enter(Ioctl::Irqfd)),
+            mark(181, US, MarkKind::Exit),
         ],
         US,
         0..1000,
@@ -105,17 +105,17 @@ fn any_mark() -> impl Strategy<Value = Mark> {
     let work = || 0u64..4;
     let function = || 0u32..4;
     let what = prop_oneof![
-        Just(What::Enter(Ioctl::Commit)),
-        Just(What::Exit),
-        (tid(), any::<bool>(), tid()).prop_map(|(from, runnable, to)| What::Switch {
+        Just(MarkKind::Enter(Ioctl::Commit)),
+        Just(MarkKind::Exit),
+        (tid(), any::<bool>(), tid()).prop_map(|(from, runnable, to)| MarkKind::Switch {
             from,
             runnable,
             to
         }),
-        tid().prop_map(What::Waking),
-        (work(), function()).prop_map(|(w, f)| What::Queue(w, f)),
-        (work(), function()).prop_map(|(w, f)| What::Start(w, f)),
-        work().prop_map(What::End),
+        tid().prop_map(MarkKind::Waking),
+        (work(), function()).prop_map(|(w, f)| MarkKind::Queue(w, f)),
+        (work(), function()).prop_map(|(w, f)| MarkKind::Start(w, f)),
+        work().prop_map(MarkKind::End),
     ];
     (any::<u16>(), tid(), what).prop_map(|(at, tid, what)| Mark { at: at.into(), tid, what })
 }

@@ -27,7 +27,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
 use vmeter_session::{cache_dir, carry_out, envelope, Given, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
+use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 use vmeter_stats::{estimate, outliers, Verdict};
 
 const KIND: &str = "bench";
@@ -321,7 +321,7 @@ impl Experiment for Kind {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 
@@ -335,7 +335,7 @@ impl Answer for Shown<BenchResult> {
         Box::new(BenchReport::new(&self.0))
     }
 
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.0.machines.iter().any(|machine| !machine.failures.is_empty())
     }
 }

@@ -27,7 +27,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
 use vmeter_session::{cache_dir, carry_out, Given, Measurement, RunOptions, Session};
-use vmeter_session::{Answer, Cut, Experiment, Views, Watch};
+use vmeter_session::{Answer, Experiment, Shardable, Views, Watch};
 
 pub(crate) const KIND: &str = "boot";
 
@@ -212,7 +212,7 @@ impl Experiment for Kind {
         Ok(Box::new(Shown(marked(&Session::open(dir)?, marks)?)))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 
@@ -233,7 +233,7 @@ impl Answer for Shown<BootResult> {
         Box::new(BootReport { result: &self.0, view })
     }
 
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.0.runs.iter().any(|run| run.record.outcome != Outcome::Done)
     }
 }

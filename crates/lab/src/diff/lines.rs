@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use vmeter_model::{RunRecord, What};
+use vmeter_model::{EventKind, RunRecord};
 use vmeter_timeline::console::split_stamp;
 
 /// Longer lines are cut.
@@ -27,9 +27,9 @@ pub fn of_run(dir: &Path, record: &RunRecord) -> LineCounts {
     };
     for event in &events {
         match &event.what {
-            What::FirmwareLine { text } => add("firmware", text),
-            What::KernelLine { text, .. } => add("kernel", text),
-            What::ConsoleLine { text, .. } => add("console", text),
+            EventKind::FirmwareLine { text } => add("firmware", text),
+            EventKind::KernelLine { text, .. } => add("kernel", text),
+            EventKind::ConsoleLine { text, .. } => add("console", text),
             _ => {}
         }
     }

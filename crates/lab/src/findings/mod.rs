@@ -31,7 +31,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
 use vmeter_session::{cache_dir, carry_out, Given, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
+use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "findings";
 
@@ -248,7 +248,7 @@ impl Experiment for Kind {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 
@@ -264,7 +264,7 @@ impl Answer for Shown<FindingsResult> {
 
     /// A machine of a finding that does not boot makes it inapplicable, with the reason; only the
     /// one that was asked about must.
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.0.baseline.is_none()
     }
 }

@@ -33,7 +33,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
 use vmeter_session::{cache_dir, carry_out, Given, Measurement};
-use vmeter_session::{Answer, Cut, Experiment, RunOptions, Session, Views, Watch};
+use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "memory";
 
@@ -172,7 +172,7 @@ impl Experiment for Kind {
         Err("its runs are stopped to look at memory, so their times are not compared; vmeter show has both machines side by side")
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Err(NOT_CUT)
     }
 }
@@ -182,7 +182,7 @@ impl Answer for Shown<MemoryResult> {
         Box::new(MemoryReport::new(&self.0))
     }
 
-    fn is_bad(&self) -> bool {
-        self.0.is_bad()
+    fn has_failed(&self) -> bool {
+        self.0.has_failed()
     }
 }

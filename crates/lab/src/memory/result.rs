@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmeter_model::result::{Envelope, FailedRun};
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
-use vmeter_model::What;
+use vmeter_model::EventKind;
 use vmeter_record::recorder::Saved;
 use vmeter_record::sources::vmm_memory::{Memory, Part, VmmMemory};
 use vmeter_session::{envelope, Session};
@@ -33,7 +33,7 @@ pub struct MemoryResult {
 
 impl MemoryResult {
     /// True if a run did not reach its moment.
-    pub fn is_bad(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         let mut moments = self.machines.iter().flat_map(|machine| &machine.moments);
         moments.any(|moment| !moment.failures.is_empty())
     }
@@ -207,7 +207,7 @@ fn moment(
 fn sample(dir: &Path, run: &RunRecord, warnings: &mut Vec<String>) -> Sample {
     let (events, _) = vmeter_record::decode::events(dir, run);
     let lines = events.iter().filter_map(|event| match &event.what {
-        What::ConsoleLine { text, .. } => Some(text.as_str()),
+        EventKind::ConsoleLine { text, .. } => Some(text.as_str()),
         _ => None,
     });
     let meminfo = meminfo(lines);

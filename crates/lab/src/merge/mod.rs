@@ -18,7 +18,7 @@ use vmeter_model::run::{AnyPlanned, RunHead, SessionRecord};
 use vmeter_model::shard::HostShare;
 use vmeter_session::failure::usage;
 use vmeter_session::folder::{clear_run, own_folder, Folder};
-use vmeter_session::{fresh_dir, is_saved, shares, trust, Answer, AnySession, Cut};
+use vmeter_session::{fresh_dir, is_saved, shares, trust, Answer, AnySession, Shardable};
 
 /// What to put together.
 #[derive(Debug, Clone, Default)]
@@ -117,9 +117,9 @@ fn merged(
     let heads = finished
         .iter()
         .map(|(_, run): &(PathBuf, RunHead)| (run.index, run.label.as_str(), &run.outcome));
-    let forgiven = cut.forgiven(&session.dir);
+    let ignore_missing = cut.ignore_missing(&session.dir);
     let mut missing = missing_runs(&session.record, heads);
-    missing.retain(|short| !forgiven.contains(short.split(' ').next().unwrap_or_default()));
+    missing.retain(|short| !ignore_missing.contains(short.split(' ').next().unwrap_or_default()));
     Ok(Merged { session, notes, missing })
 }
 
@@ -212,7 +212,7 @@ fn write(
     parts: &[Part],
     chosen: &BTreeMap<u32, usize>,
     folder: Folder,
-    cut: &dyn Cut,
+    cut: &dyn Shardable,
 ) -> Result<AnySession> {
     let runs = own_folder(folder.dir(), "runs")?;
     let mut session = AnySession::of(folder, record);

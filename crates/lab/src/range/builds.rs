@@ -12,7 +12,7 @@ use vmeter_model::range::{BuildRecord, Commit, RangeRecord};
 use vmeter_model::SCHEMA;
 use vmeter_session::failure::{failure, Class};
 use vmeter_session::folder::{checkout_of, note_tree, own_folder, own_tree, set_checkout_aside};
-use vmeter_session::{helper, Interrupt, Watch};
+use vmeter_session::{subcommand, Interrupt, Watch};
 
 /// A build's record is small; a larger file is none.
 const MAX_JSON: u64 = 1 << 20;
@@ -241,7 +241,7 @@ impl<'a> Builds<'a> {
             .stdout(file.try_clone()?)
             .stderr(file)
             .process_group(0);
-        let status = helper::run(&mut sh, interrupt).context("cannot run sh for --build")?;
+        let status = subcommand::run(&mut sh, interrupt).context("cannot run sh for --build")?;
         let status = status.ok_or_else(|| self.interrupted("the build of", build))?;
         Ok((!status.success()).then(|| format!("--build ended with {status}{}", tail(&log))))
     }
@@ -282,7 +282,7 @@ impl<'a> Builds<'a> {
             let mut copy = Command::new("cp");
             copy.args(["-a", "--reflink=auto", "-T", "--"]).arg(&from).arg(&to);
             copy.stdin(Stdio::null());
-            let output = helper::output(&mut copy, interrupt).context("cannot run cp")?;
+            let output = subcommand::output(&mut copy, interrupt).context("cannot run cp")?;
             let output = output.ok_or_else(|| self.interrupted("keeping", build))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

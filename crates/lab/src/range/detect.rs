@@ -11,7 +11,7 @@ use vmeter_model::range::RangeRecord;
 use vmeter_model::run::SessionRecord;
 use vmeter_session::failure::usage;
 use vmeter_stats::decide::POWER;
-use vmeter_stats::placing::Spread;
+use vmeter_stats::localisation::Spread;
 use vmeter_stats::segments::{detectable_step, LevelChange, FEWEST};
 use vmeter_stats::Rule;
 

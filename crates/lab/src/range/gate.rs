@@ -1,7 +1,7 @@
 //! `--fail-if-slower` of a range: no commit of it may have made it slower by more, nor a creep of several
 //! together.
 
-use crate::gate::{Gate, Limit, Ruling};
+use crate::gate::{Gate, GateResult, Limit};
 use vmeter_model::range::RangeResult;
 use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
 
@@ -58,7 +58,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         }
         RangeVerdict::Undecided | RangeVerdict::NoChange => gates.push(match result.excluded_pct {
             Some(most) if most <= limit.percent => Gate {
-                ruling: Ruling::Passed,
+                ruling: GateResult::Passed,
                 text: format!(
                     "no change was found, and one that came with the last commit is of at most {} %",
                     limit.percent

@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::NamedTempFile;
 use vmeter_base::owner::Owner;
 use vmeter_session::failure::{failure, Class};
-use vmeter_session::{helper, Interrupt};
+use vmeter_session::{subcommand, Interrupt};
 
 /// What is not read from the user's configuration or the system's, should an older git read
 /// them all the same, nor from the repository's, which is always read.
@@ -128,6 +128,6 @@ pub(super) fn output(mut command: Command, what: &str, interrupt: &Interrupt) ->
 /// # Errors
 /// There is no git; an interruption.
 pub(super) fn ended(command: &mut Command, what: &str, interrupt: &Interrupt) -> Result<Output> {
-    let ended = helper::output(command, interrupt).context(MISSING)?;
+    let ended = subcommand::output(command, interrupt).context(MISSING)?;
     ended.ok_or_else(|| failure(Class::Interrupted, format!("interrupted: {what}")))
 }

@@ -17,7 +17,7 @@ use vmeter_model::{ChangeShape, Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::{t_quantile, t_two_sided};
 use vmeter_stats::hosts::without_blocks;
-use vmeter_stats::placing::Placed;
+use vmeter_stats::localisation::Placed;
 use vmeter_stats::rare::SlowRuns;
 use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, Run, FEWEST};
 use vmeter_stats::shape::{Shape, Stretch};

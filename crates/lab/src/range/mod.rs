@@ -40,7 +40,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{folder, identity};
-use vmeter_session::{Answer, Cut, Experiment, Given, Views};
+use vmeter_session::{Answer, Experiment, Given, Shardable, Views};
 use vmeter_session::{Session, Watch};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
@@ -310,7 +310,7 @@ impl Experiment for Kind {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Ok(self)
     }
 
@@ -319,7 +319,7 @@ impl Experiment for Kind {
     }
 }
 
-impl Cut for Kind {
+impl Shardable for Kind {
     fn check(&self, shards: &[PathBuf]) -> Result<()> {
         merged::common(shards).map(|_| ())
     }
@@ -328,7 +328,7 @@ impl Cut for Kind {
         merged::carry(shards, to)
     }
 
-    fn forgiven(&self, dir: &Path) -> BTreeSet<String> {
+    fn ignore_missing(&self, dir: &Path) -> BTreeSet<String> {
         merged::failed_builds(dir)
     }
 
@@ -343,7 +343,7 @@ impl Answer for Shown<RangeResult> {
     }
 
     /// There is nothing to compare; a shard alone has nothing.
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.0.verdict == vmeter_model::RangeVerdict::NotMeasurable
     }
 }

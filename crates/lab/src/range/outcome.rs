@@ -248,7 +248,7 @@ fn commits(
         built += done.len();
         repeated += usize::from(done.iter().any(|b| b.repeats));
         let build_failed = done.into_iter().find_map(|b| b.failure);
-        let failed = own().find_map(|(_, run)| crate::boots::hopeless(run));
+        let failed = own().find_map(|(_, run)| crate::boots::fatal_reason(run));
         let blind = own().any(|(_, run)| is_blind(record, run));
         let (state, failure) = match (build_failed, failed) {
             (Some(why), _) => (CommitState::BuildFailed, Some(why)),

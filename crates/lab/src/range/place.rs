@@ -16,7 +16,7 @@ use vmeter_model::run::{PlannedRun, SessionRecord};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::cut;
 use vmeter_stats::hosts::{without_blocks, HostSample};
-use vmeter_stats::placing::{doubtful, placed, Placed, Spread};
+use vmeter_stats::localisation::{doubtful, placed, Placed, Spread};
 use vmeter_stats::segments::LevelChange;
 use vmeter_stats::shape::{stretches, Stretch};
 

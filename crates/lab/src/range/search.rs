@@ -456,7 +456,7 @@ impl<'a> Search<'a> {
         let dir = self.session.run_dir(number);
         self.note(of, number, outcome::sample(self.record, &dir, &run), run.warmup);
         if run.outcome != Outcome::Done {
-            let why = crate::boots::hopeless(&run).unwrap_or_default();
+            let why = crate::boots::fatal_reason(&run).unwrap_or_default();
             watch.progress.warn(&format!("{why}: this commit is skipped"));
         } else if outcome::is_blind(self.record, &run) {
             let why = outcome::blindness();

@@ -121,7 +121,7 @@ impl<'a> Follow<'a> {
         progress: &mut dyn Progress,
     ) -> Result<bool> {
         let mut again = Vec::new();
-        let mut hopeless = Vec::new();
+        let mut fatal_reason = Vec::new();
         let mut underway = false;
         for (index, part) in &mut self.parts {
             match part.stage(queued.contains_key(index)) {
@@ -130,7 +130,7 @@ impl<'a> Follow<'a> {
                     underway = true;
                     part.found();
                 }
-                Stage::Refused => hopeless.push(*index),
+                Stage::Refused => fatal_reason.push(*index),
                 Stage::Gone => {
                     let patience = self.patience * (1 << (part.attempts - 1).min(8));
                     let patience = patience.min(Duration::from_secs_f64(MOST_PATIENCE_S));
@@ -143,7 +143,7 @@ impl<'a> Follow<'a> {
                     match (part.is_lost(patience), part.attempts < ATTEMPTS) {
                         (false, _) => underway = true,
                         (true, true) => again.push(*index),
-                        (true, false) => hopeless.push(*index),
+                        (true, false) => fatal_reason.push(*index),
                     }
                 }
             }
@@ -152,10 +152,10 @@ impl<'a> Follow<'a> {
             self.submit(&again, progress)?;
             return Ok(false);
         }
-        match (underway, hopeless.is_empty()) {
+        match (underway, fatal_reason.is_empty()) {
             (true, _) => Ok(false),
             (false, true) => Ok(true),
-            (false, false) => Err(lost(self.dir, &self.job.command, &hopeless, ATTEMPTS)),
+            (false, false) => Err(lost(self.dir, &self.job.command, &fatal_reason, ATTEMPTS)),
         }
     }
 

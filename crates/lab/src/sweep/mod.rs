@@ -29,7 +29,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{carry_out, envelope, SavedRun, Session, Watch};
-use vmeter_session::{Answer, Cut, Experiment, Views};
+use vmeter_session::{Answer, Experiment, Shardable, Views};
 use vmeter_stats::{estimate, Rule};
 
 /// Breaks that are explained, the largest first.
@@ -328,7 +328,7 @@ impl Experiment for Kind {
         Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
     }
 
-    fn cut(&self) -> Result<&dyn Cut, &'static str> {
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
         Ok(self)
     }
 
@@ -337,14 +337,14 @@ impl Experiment for Kind {
     }
 }
 
-impl Cut for Kind {}
+impl Shardable for Kind {}
 
 impl Answer for Shown<SweepResult> {
     fn report(&self, _: &Views) -> Box<dyn Report + '_> {
         Box::new(SweepReport::new(&self.0))
     }
 
-    fn is_bad(&self) -> bool {
+    fn has_failed(&self) -> bool {
         let mut runs = self.0.points.iter().flat_map(|point| &point.runs);
         runs.any(|run| run.outcome != Outcome::Done)
     }

@@ -180,7 +180,7 @@ pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use vmeter_model::What;
+    use vmeter_model::EventKind;
 
     proptest! {
         #[test]
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(run.total_ns, 14_000_000);
         let at = |wanted: &str| {
             let found = run.events.iter().find(
-                |e| matches!(&e.what, What::InitcallEnd { function, .. } if function == wanted),
+                |e| matches!(&e.what, EventKind::InitcallEnd { function, .. } if function == wanted),
             );
             found.map(|e| e.at)
         };

@@ -13,13 +13,13 @@ const PER_SECOND: i64 = 20;
 
 /// What is left of it.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct SignalBudget {
     first: Option<Ns>,
     signals: i64,
     over: bool,
 }
 
-impl Patience {
+impl SignalBudget {
     /// A thread was stopped by a signal at this time; true from the one on that was too many.
     pub fn is_over(&mut self, at: Ns) -> bool {
         let first = *self.first.get_or_insert(at);
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     fn of(signals: i64, every_ns: Ns) -> bool {
-        let mut patience = Patience::default();
+        let mut patience = SignalBudget::default();
         (0..signals).map(|n| patience.is_over(i64::MAX / 2 + n * every_ns)).last() == Some(true)
     }
 
@@ -43,8 +43,8 @@ mod tests {
     fn a_few_are_borne_and_a_row_of_them_is_not() {
         assert!(!of(64, 0) && of(65, 0));
         assert!(!of(10_000, 50_000_000) && of(10_000, 10_000_000));
-        let mut patience = Patience { over: true, ..Patience::default() };
+        let mut patience = SignalBudget { over: true, ..SignalBudget::default() };
         assert!(patience.is_over(0) && patience.is_over(Ns::MAX), "for good");
-        assert!(!Patience::default().is_over(Ns::MIN));
+        assert!(!SignalBudget::default().is_over(Ns::MIN));
     }
 }

@@ -14,7 +14,7 @@ use super::image::{self, Breakpoint};
 use super::own::{Leader, Own};
 use super::ptrace;
 use super::reaper::Changes;
-use super::signals::Patience;
+use super::signals::SignalBudget;
 use super::stopper::Stopper;
 use super::threads;
 use super::tracee::Tracee;
@@ -113,7 +113,7 @@ pub struct Supervisor<'a> {
     missed: Option<Ns>,
     breakpoints: Vec<Breakpoint>,
     family: Family,
-    patience: Patience,
+    patience: SignalBudget,
     asks: Asks,
     pub seen: Seen,
 }
@@ -186,7 +186,7 @@ impl<'a> Supervisor<'a> {
             missed: None,
             breakpoints: Vec::new(),
             family: Family::default(),
-            patience: Patience::default(),
+            patience: SignalBudget::default(),
             asks: Asks::default(),
             seen: Seen::default(),
         })

@@ -2,7 +2,7 @@
 
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::loader_file;
 use crate::piped::Piped;
 use crate::ready::{is_user_space, ConsoleWatch};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Moment, Ns, What};
+use vmeter_model::{Event, EventKind, Moment, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "console";
@@ -78,28 +78,28 @@ impl Recorder for Console {
                 let (start, end) = (in_run(line.start), in_run(line.end));
                 let later = line.later.iter().map(|(from, at)| (*from, in_run(*at))).collect();
                 let what = match vmeter_machine::backend::own_words(&line.text) {
-                    Some((vmm, words)) => What::Note { text: format!("{vmm}: {words}") },
-                    None => What::ConsoleLine { text: line.text.clone(), end, later },
+                    Some((vmm, words)) => EventKind::Note { text: format!("{vmm}: {words}") },
+                    None => EventKind::ConsoleLine { text: line.text.clone(), end, later },
                 };
                 event(start, what)
             })
             .collect();
         let cleared = raw.said.cleared.iter();
-        let cleared = cleared.map(|at| event(in_run(*at), What::ScreenCleared));
+        let cleared = cleared.map(|at| event(in_run(*at), EventKind::ScreenCleared));
         events.extend(cleared);
         // What was not kept was printed all the same.
         let dropped = raw.parameters.cut.dropped_bytes.unwrap_or(0);
         let value = raw.bytes.saturating_add(dropped);
-        let count = What::Count { name: "console_bytes".into(), value };
+        let count = EventKind::Count { name: "console_bytes".into(), value };
         events.push(event(run.total_ns, count));
         let ready = raw.parameters.ready_line.clone();
         if let (Some(text), Some(at)) = (ready, run.moment(&Moment::Ready)) {
-            events.push(event(at, What::ReadyLine { text }));
+            events.push(event(at, EventKind::ReadyLine { text }));
         }
         Ok(events)
     }
 
-    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Raw, clues: &mut EndEvidence) {
         clues.console.extend(raw.lines().iter().map(|line| line.text.clone()));
         clues.cut.extend(raw.said.said("the console"));
         clues.cut.extend(raw.parameters.cut.said("the console"));

@@ -4,7 +4,7 @@
 //! there (SeaBIOS: src/hw/serialio.c, `CONFIG_DEBUG_IO`). The log has no stamps.
 
 use super::read_bounded;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::piped::Piped;
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{Dropped, Line, Lines};
@@ -12,7 +12,7 @@ use rustix::event::Timespec;
 use std::path::Path;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "firmware";
@@ -58,12 +58,12 @@ impl Recorder for Firmware {
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what: What::FirmwareLine { text: line.text.clone() },
+            what: EventKind::FirmwareLine { text: line.text.clone() },
         });
         Ok(events.collect())
     }
 
-    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Raw, clues: &mut EndEvidence) {
         clues.cut.extend(raw.cut.said("the firmware's log"));
     }
 }

@@ -14,7 +14,7 @@ use vmeter_kernel_image::ftrace::{boot_probes, Decoded, FtraceDump, FtraceKind};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{kernel_log, Accel, Event, Ns, RunRecord, What};
+use vmeter_model::{kernel_log, Accel, Event, EventKind, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-ftrace";
@@ -109,7 +109,7 @@ impl Recorder for GuestFtrace {
             (kernel_log::TORN[1], trace.torn),
         ] {
             if value > 0 {
-                events.push(event(at, What::Count { name: name.into(), value }));
+                events.push(event(at, EventKind::Count { name: name.into(), value }));
             }
         }
         Ok(events)
@@ -141,52 +141,52 @@ impl GuestTrace {
 }
 
 /// What a record of the trace is to the timeline.
-fn meaning(thread: i32, kind: &FtraceKind) -> Option<What> {
+fn meaning(thread: i32, kind: &FtraceKind) -> Option<EventKind> {
     Some(match kind.clone() {
         FtraceKind::InitcallStart { function, module, .. } => {
-            What::InitcallStart { function, module, pid: Some(thread) }
+            EventKind::InitcallStart { function, module, pid: Some(thread) }
         }
         FtraceKind::InitcallFinish { function, ret, .. } => {
-            What::InitcallEnd { function, pid: Some(thread), ret: Some(ret.into()) }
+            EventKind::InitcallEnd { function, pid: Some(thread), ret: Some(ret.into()) }
         }
-        FtraceKind::InitcallLevel { level } => What::InitcallLevel { level },
-        FtraceKind::ModuleLoad { module } => What::ModuleLoad { module, pid: Some(thread) },
-        FtraceKind::ProcessExec { pid, file } => What::ProcessExec { pid, file },
-        FtraceKind::ProcessExit { pid, comm } => What::ProcessExit { pid, comm },
+        FtraceKind::InitcallLevel { level } => EventKind::InitcallLevel { level },
+        FtraceKind::ModuleLoad { module } => EventKind::ModuleLoad { module, pid: Some(thread) },
+        FtraceKind::ProcessExec { pid, file } => EventKind::ProcessExec { pid, file },
+        FtraceKind::ProcessExit { pid, comm } => EventKind::ProcessExit { pid, comm },
         // Threads of the kernel have no place in user space.
         FtraceKind::ProcessFork { .. } if thread == KTHREADD => return None,
         FtraceKind::ProcessFork { pid, thread: same } => {
-            What::ProcessFork { pid, parent: thread, thread: same }
+            EventKind::ProcessFork { pid, parent: thread, thread: same }
         }
         FtraceKind::ProcessArguments { arguments } => {
-            What::ProcessArguments { pid: thread, arguments }
+            EventKind::ProcessArguments { pid: thread, arguments }
         }
         FtraceKind::ProcessWait { pid } => {
-            What::ProcessWait { pid: thread, child: Some(pid).filter(|pid| *pid != 0) }
+            EventKind::ProcessWait { pid: thread, child: Some(pid).filter(|pid| *pid != 0) }
         }
         FtraceKind::ProcessReap { pid, status, cpu_ns, group } => {
-            What::ProcessReap { pid, by: thread, status, cpu_ns, group }
+            EventKind::ProcessReap { pid, by: thread, status, cpu_ns, group }
         }
-        FtraceKind::ProcessGroup { pid, path } => What::ProcessGroup { pid, path },
+        FtraceKind::ProcessGroup { pid, path } => EventKind::ProcessGroup { pid, path },
         FtraceKind::Marker { text } => marker(&text)?,
         FtraceKind::Console { .. } => return None,
     })
 }
 
 /// The grammar of the appliance's init; markers of anybody else are notes.
-fn marker(text: &str) -> Option<What> {
+fn marker(text: &str) -> Option<EventKind> {
     let Some(text) = text.strip_prefix("vmeter:") else {
-        return Some(What::Note { text: text.into() });
+        return Some(EventKind::Note { text: text.into() });
     };
     let (verb, rest) = text.split_once(' ').unwrap_or((text, ""));
     match verb {
-        "begin" => Some(What::StepStart { step: rest.into() }),
-        "end" => Some(What::StepEnd { step: rest.into() }),
-        "ready" => Some(What::Ready),
-        "poweroff" => Some(What::ShutdownStart),
+        "begin" => Some(EventKind::StepStart { step: rest.into() }),
+        "end" => Some(EventKind::StepEnd { step: rest.into() }),
+        "ready" => Some(EventKind::Ready),
+        "poweroff" => Some(EventKind::ShutdownStart),
         "error" => {
             let (number, step) = rest.split_once(' ')?;
-            Some(What::Note { text: format!("step {step} failed with error {number}") })
+            Some(EventKind::Note { text: format!("step {step} failed with error {number}") })
         }
         _ => None,
     }
@@ -310,16 +310,16 @@ mod tests {
     fn the_markers_of_the_appliance_are_steps() {
         let step = |text: &str| text.to_owned();
         for (text, what) in [
-            ("vmeter:begin mount sysfs", Some(What::StepStart { step: step("mount sysfs") })),
-            ("vmeter:end mount sysfs", Some(What::StepEnd { step: step("mount sysfs") })),
-            ("vmeter:ready", Some(What::Ready)),
-            ("vmeter:poweroff", Some(What::ShutdownStart)),
+            ("vmeter:begin mount sysfs", Some(EventKind::StepStart { step: step("mount sysfs") })),
+            ("vmeter:end mount sysfs", Some(EventKind::StepEnd { step: step("mount sysfs") })),
+            ("vmeter:ready", Some(EventKind::Ready)),
+            ("vmeter:poweroff", Some(EventKind::ShutdownStart)),
             (
                 "vmeter:error 2 mount",
-                Some(What::Note { text: "step mount failed with error 2".into() }),
+                Some(EventKind::Note { text: "step mount failed with error 2".into() }),
             ),
             ("vmeter:clock 1 2 mount", None),
-            ("hello", Some(What::Note { text: "hello".into() })),
+            ("hello", Some(EventKind::Note { text: "hello".into() })),
         ] {
             assert_eq!(marker(text), what);
         }

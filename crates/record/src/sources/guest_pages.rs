@@ -28,7 +28,7 @@ use vmeter_kernel_image::{BootParams, Guest};
 use vmeter_machine::launch::{Mapping, Tracee};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Accel, Event, Ns, What};
+use vmeter_model::{Accel, Event, EventKind, Ns};
 use written::{parse, Page, Place, STACK_END_MAGIC};
 
 /// Name in [`SourceRecord::name`].
@@ -110,7 +110,7 @@ impl Recorder for GuestPages {
             error_ns: seen.error,
             source: NAME.into(),
             insns: None,
-            what: What::Reached { symbol: symbol.into() },
+            what: EventKind::Reached { symbol: symbol.into() },
         };
         let told = if saved.run.icount { Vec::new() } else { written::told(pages, place) };
         Ok(told.into_iter().map(event).collect())

@@ -21,7 +21,7 @@ use super::firmware::ARRIVAL_ERROR_NS;
 use super::guest_ftrace::{given, GuestFtrace, GuestTrace};
 use super::log_growth::{windows, LogGrowth};
 use super::read_bounded;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
@@ -38,9 +38,9 @@ use vmeter_kernel_image::printk::{PrintkDump, PrintkRecord};
 use vmeter_kernel_image::Guest;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::kernel_log::{self, Said};
+use vmeter_model::kernel_log::{self, LogMessage};
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, EventKind, Moment, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-printk";
@@ -137,7 +137,10 @@ impl Recorder for GuestPrintk {
                 error_ns,
                 source: NAME.into(),
                 insns: None,
-                what: What::KernelLine { text: line.to_owned(), by_program: !record.by_kernel },
+                what: EventKind::KernelLine {
+                    text: line.to_owned(),
+                    by_program: !record.by_kernel,
+                },
             })
         });
         let mut events: Vec<Event> = events.collect();
@@ -154,7 +157,7 @@ impl Recorder for GuestPrintk {
             kernel_log::LACKS.map(|name| (name, source.parameters.contains_key(name).into()));
         let counts = counts.into_iter().chain(lacks);
         events.extend(counts.filter(|(_, value)| *value > 0).map(|(name, value)| {
-            let what = What::Count { name: name.into(), value };
+            let what = EventKind::Count { name: name.into(), value };
             Event { at, error_ns: 0, source: NAME.into(), insns: None, what }
         }));
         Ok(events)
@@ -166,7 +169,7 @@ impl Recorder for GuestPrintk {
         }
     }
 
-    fn clues(&self, log: &Log, clues: &mut Clues) {
+    fn clues(&self, log: &Log, clues: &mut EndEvidence) {
         let lines = log.records.iter().filter(|record| record.by_kernel);
         let lines = lines.flat_map(|record| record.text.split('\n').map(str::to_owned));
         clues.kernel_log.get_or_insert_default().extend(lines);
@@ -381,7 +384,7 @@ fn printed(records: &[PrintkRecord], lines: &[Line], exec_ns: Ns) -> Vec<Option<
     let arrivals: Vec<(Ns, &str)> =
         lines.iter().map(|line| (line.start, line.text.as_str())).collect();
     let live =
-        lines.iter().zip(kernel_log::said(&arrivals)).filter(|(_, said)| *said == Said::Live);
+        lines.iter().zip(kernel_log::said(&arrivals)).filter(|(_, said)| *said == LogMessage::Live);
     let mut by_stamp: HashMap<Ns, Vec<Shown<'_>>> = HashMap::new();
     let mut clocks: Vec<Clock> = Vec::new();
     let mut last = Ns::MAX;

@@ -16,7 +16,7 @@ use vmeter_kernel_image::cached_files::{cached_files, CachedFile};
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns, UnitFile, What};
+use vmeter_model::{Event, EventKind, Ns, UnitFile};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "guest-units";
@@ -90,7 +90,7 @@ impl Recorder for GuestUnits {
             error_ns: 0,
             source: NAME.into(),
             insns: None,
-            what: What::UnitFile { file },
+            what: EventKind::UnitFile { file },
         };
         Ok(units(kept).into_iter().map(event).collect())
     }

@@ -20,7 +20,7 @@ mod place;
 mod stats;
 
 use super::path_of;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::guest_clock::{kvm_tsc_offset, share_offset, TscOffset};
 use crate::guest_ram::slots;
 use crate::ready::GUEST_BOOTED;
@@ -110,7 +110,7 @@ impl Recorder for KvmTrace {
         decode::events(&raw.seen, &raw.parameters.stats, saved.run)
     }
 
-    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Raw, clues: &mut EndEvidence) {
         clues.triple_faults = clues.triple_faults.saturating_add(raw.seen.triple_faults());
         clues.kvm_traced |= raw.seen.has_exits();
     }

@@ -9,7 +9,7 @@
 
 use super::read_bounded;
 use crate::clock::Conversion;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::qmp;
 use vmeter_model::run::SourceRecord;
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "monitor";
@@ -71,12 +71,12 @@ impl Recorder for Monitor {
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what: What::MachineReset,
+            what: EventKind::MachineReset,
         };
         Ok(resets.map(event).collect())
     }
 
-    fn clues(&self, said: &Vec<Value>, clues: &mut Clues) {
+    fn clues(&self, said: &Vec<Value>, clues: &mut EndEvidence) {
         for message in said {
             match message.get("event").and_then(Value::as_str) {
                 Some("SHUTDOWN") => {
@@ -184,7 +184,7 @@ mod tests {
         ];
         let said: Vec<Value> =
             said.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-        let mut clues = Clues::default();
+        let mut clues = EndEvidence::default();
         Recorder::clues(&Monitor, &said, &mut clues);
         assert_eq!((clues.shutdown.as_deref(), clues.resets), (Some("guest-reset"), 1));
         assert!(!clues.told_of_panic && !clues.paused);

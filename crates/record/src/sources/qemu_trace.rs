@@ -10,13 +10,13 @@
 
 use super::{blamed_line, read_bounded};
 use crate::clock::Conversion;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
 use std::path::{Path, PathBuf};
 use vmeter_machine::argv;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Accel, Event, EventKind, Moment, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "qemu-trace";
@@ -89,14 +89,15 @@ impl Recorder for QemuTrace {
         Ok(events.collect())
     }
 
-    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Raw, clues: &mut EndEvidence) {
         clues.triple_faults = clues.triple_faults.saturating_add(raw.triple_faults);
     }
 
     /// Notes when the machine began to run, which aligns the guest's TSC under TCG.
     fn refine_run(&self, dir: &Path, run: &mut RunRecord) {
         let (events, _) = crate::decode::of_source(dir, run, NAME);
-        let running = |what: &What| matches!(what, What::RunState { state } if state == "running");
+        let running =
+            |what: &EventKind| matches!(what, EventKind::RunState { state } if state == "running");
         if let Some(event) = events.iter().find(|e| running(&e.what)) {
             run.moments.push((event.at, Moment::VmStart));
         }
@@ -107,7 +108,7 @@ impl Recorder for QemuTrace {
 #[derive(Debug)]
 pub struct Raw {
     /// Trace events: µs since the epoch, and what.
-    events: Vec<(u64, What)>,
+    events: Vec<(u64, EventKind)>,
     triple_faults: u64,
 }
 
@@ -164,7 +165,7 @@ impl Live for Recording {
 }
 
 /// One line to (µs since the epoch, what); none for lines that say nothing to us.
-fn parse(line: &str) -> Option<(u64, What)> {
+fn parse(line: &str) -> Option<(u64, EventKind)> {
     let (_, rest) = line.split_once('@')?;
     let (stamp, rest) = rest.split_once(':')?;
     let (seconds, micros) = stamp.split_once('.')?;
@@ -180,20 +181,20 @@ fn parse(line: &str) -> Option<(u64, What)> {
     Some((at, interpret(name, arguments)?))
 }
 
-fn interpret(name: &str, arguments: &str) -> Option<What> {
+fn interpret(name: &str, arguments: &str) -> Option<EventKind> {
     match name {
         "runstate_set" => {
             let state = arguments.rsplit_once('(')?.1.trim_end().strip_suffix(')')?;
-            Some(What::RunState { state: state.into() })
+            Some(EventKind::RunState { state: state.into() })
         }
         "fw_cfg_select" => {
             let key = arguments.split_once("key 0x")?.1.split(' ').next()?;
-            Some(What::FwCfg { item: u32::from_str_radix(key, 16).ok()?, bytes: 0 })
+            Some(EventKind::FwCfg { item: u32::from_str_radix(key, 16).ok()?, bytes: 0 })
         }
         "pci_cfg_read" | "pci_cfg_write" => {
             let (device, rest) = arguments.split_once(" @0x")?;
             let register = rest.split(' ').next()?;
-            Some(What::PciConfig {
+            Some(EventKind::PciConfig {
                 write: name == "pci_cfg_write",
                 device: device.into(),
                 register: u32::from_str_radix(register, 16).ok()?,
@@ -207,12 +208,14 @@ fn interpret(name: &str, arguments: &str) -> Option<What> {
             };
             let disk = u64::from_str_radix(after("blk")?.strip_prefix("0x")?, 16).ok()?;
             let (offset, bytes) = (after("offset")?.parse().ok()?, after("bytes")?.parse().ok()?);
-            Some(What::DiskRead { disk, offset, bytes })
+            Some(EventKind::DiskRead { disk, offset, bytes })
         }
-        VIRTIO_STATUS => (arguments.split(' ').next_back()? == "0").then_some(What::VirtioReset),
-        "qemu_system_shutdown_request" => Some(What::PowerOff),
-        "qemu_system_powerdown_request" => Some(What::ShutdownStart),
-        "port92_write" => Some(What::Note { text: "port92_write".into() }),
+        VIRTIO_STATUS => {
+            (arguments.split(' ').next_back()? == "0").then_some(EventKind::VirtioReset)
+        }
+        "qemu_system_shutdown_request" => Some(EventKind::PowerOff),
+        "qemu_system_powerdown_request" => Some(EventKind::ShutdownStart),
+        "port92_write" => Some(EventKind::Note { text: "port92_write".into() }),
         _ => None,
     }
 }
@@ -227,25 +230,28 @@ mod tests {
         let say = |line: &str| parse(line).unwrap().1;
         assert_eq!(
             parse("8776@1795225511.433382:runstate_set current_run_state 6 (prelaunch) new_state 9 (running)"),
-            Some((1_795_225_511_433_382, What::RunState { state: "running".into() }))
+            Some((1_795_225_511_433_382, EventKind::RunState { state: "running".into() }))
         );
         assert_eq!(
             say("8778@1795225511.504007:fw_cfg_select 0x55f80f975130 key 0x0012 'initrd_data', ret: 1"),
-            What::FwCfg { item: 0x12, bytes: 0 }
+            EventKind::FwCfg { item: 0x12, bytes: 0 }
         );
         assert_eq!(
             say("8778@1795225513.368485:pci_cfg_read ICH9-SMB 00:1f.3 @0xc -> 0x0"),
-            What::PciConfig { write: false, device: "ICH9-SMB 00:1f.3".into(), register: 12 }
+            EventKind::PciConfig { write: false, device: "ICH9-SMB 00:1f.3".into(), register: 12 }
         );
         assert_eq!(
             say("8778@1795225514.037000:qemu_system_shutdown_request reason=6"),
-            What::PowerOff
+            EventKind::PowerOff
         );
         assert_eq!(
             say("1@1795331967.649166:blk_co_preadv blk 0x55 bs 0x56 offset 512 bytes 1024 flags 0x8"),
-            What::DiskRead { disk: 0x55, offset: 512, bytes: 1024 }
+            EventKind::DiskRead { disk: 0x55, offset: 512, bytes: 1024 }
         );
-        assert_eq!(say("1@1795331967.649166:virtio_set_status vdev 0x55 val 0"), What::VirtioReset);
+        assert_eq!(
+            say("1@1795331967.649166:virtio_set_status vdev 0x55 val 0"),
+            EventKind::VirtioReset
+        );
         assert_eq!(parse("1@1795331967.649166:virtio_set_status vdev 0x55 val 15"), None);
         assert_eq!(parse("qemu-system-x86_64: warning: something"), None);
     }

@@ -42,7 +42,7 @@ use vmeter_kernel_image::{BuildSymbols, KernelImage, Symbols};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::{argv, capabilities};
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Event, Ns, What};
+use vmeter_model::{Accel, Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "tcg-plugin";
@@ -127,7 +127,7 @@ impl Recorder for TcgPlugin {
             _ => return,
         };
         let initcall = |event: &Event| match &event.what {
-            What::InitcallStart { function, .. } | What::InitcallEnd { function, .. } => {
+            EventKind::InitcallStart { function, .. } | EventKind::InitcallEnd { function, .. } => {
                 Some(function.clone())
             }
             _ => None,

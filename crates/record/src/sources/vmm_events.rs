@@ -7,7 +7,7 @@
 
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
-use crate::end::Clues;
+use crate::end::EndEvidence;
 use crate::piped::Piped;
 use crate::recorder::{Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{self, Dropped};
@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::path::Path;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "vmm-events";
@@ -84,12 +84,12 @@ impl Recorder for VmmEvents {
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what: What::Note { text: reported.text() },
+            what: EventKind::Note { text: reported.text() },
         };
         Ok(raw.events.iter().map(event).collect())
     }
 
-    fn clues(&self, raw: &Raw, clues: &mut Clues) {
+    fn clues(&self, raw: &Raw, clues: &mut EndEvidence) {
         clues.cut.extend(raw.cut.said("the VMM's events"));
     }
 }

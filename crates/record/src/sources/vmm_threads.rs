@@ -25,7 +25,7 @@ use vmeter_base::clock;
 use vmeter_machine::backend;
 use vmeter_machine::launch::Tracee;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "vmm-threads";
@@ -77,7 +77,7 @@ impl Recorder for VmmThreads {
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
         let exec_ns = saved.run.exec_ns;
-        let event = |(at, error_ns, what): (Ns, Ns, What)| Event {
+        let event = |(at, error_ns, what): (Ns, Ns, EventKind)| Event {
             at: at.saturating_sub(exec_ns),
             error_ns,
             source: NAME.into(),
@@ -90,7 +90,7 @@ impl Recorder for VmmThreads {
         let waits = start
             .filter(|_| may_wait(&saved.run.argv))
             .and_then(|start| waits(raw, start))
-            .map(|(at, error)| event((at, error, What::VmmWaits)));
+            .map(|(at, error)| event((at, error, EventKind::VmmWaits)));
         let lasting = waits.into_iter().chain(stalls);
         // Who is told of the machine's start knows it better, and the disks' reads too.
         let told = |name: &str| saved.run.sources.iter().any(|source| source.name == name);
@@ -98,7 +98,7 @@ impl Recorder for VmmThreads {
             return Ok(lasting.collect());
         }
         let running = began(raw, exec_ns)
-            .map(|(at, error)| (at, error, What::RunState { state: "running".into() }));
+            .map(|(at, error)| (at, error, EventKind::RunState { state: "running".into() }));
         let events = running.into_iter().chain(reads(raw)).map(event);
         Ok(lasting.chain(events).collect())
     }
@@ -216,10 +216,11 @@ fn began_one(looks: &[Look], tid: i32, exec_ns: Ns) -> Option<(Ns, Ns)> {
 }
 
 /// Each look that found that the VMM had read of its disks since the one before.
-fn reads(looks: &[Look]) -> impl Iterator<Item = (Ns, Ns, What)> + '_ {
+fn reads(looks: &[Look]) -> impl Iterator<Item = (Ns, Ns, EventKind)> + '_ {
     looks.windows(2).filter_map(|pair| {
         let bytes = pair[1].read.saturating_sub(pair[0].read);
-        (bytes >= SECTOR).then(|| (pair[1].at, pair[1].at - pair[0].at, What::VmmRead { bytes }))
+        (bytes >= SECTOR)
+            .then(|| (pair[1].at, pair[1].at - pair[0].at, EventKind::VmmRead { bytes }))
     })
 }
 

@@ -6,7 +6,7 @@
 use super::firmware::load_interval;
 use super::{no_spans, RuleSet};
 use crate::anchors::{Anchor, Candidates, Stamp, Trust};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::ALIGNED_ENTRY;
 use crate::lines::{Line, BANNER};
 use crate::patterns::On;
@@ -47,7 +47,7 @@ pub(crate) struct Another<'a> {
 }
 
 /// Whoever spoke after what was loaded had begun, if it was not Linux's image.
-pub(crate) fn another<'a>(facts: &Facts<'a>) -> Option<Another<'a>> {
+pub(crate) fn another<'a>(facts: &RunIndex<'a>) -> Option<Another<'a>> {
     let early = || facts.lines.iter().filter(|line| line.early);
     let own = |line: &&Line<'a>| line.text.starts_with(XEN);
     if let (Some(first), Some(last)) = (early().find(own), early().rfind(own)) {
@@ -77,7 +77,7 @@ fn stamp<'a>(line: &Line<'a>) -> Stamp<'a> {
     Stamp { at: line.at, error: line.error, source: line.source }
 }
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let Some(another) = facts.another else { return };
     let image = [Anchor::KernelFirst, Anchor::Decompress];
     found.retain(|anchor, stamp| match anchor {

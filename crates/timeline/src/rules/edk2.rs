@@ -11,11 +11,11 @@
 //! | BDS | PCI enumeration, which it asks for (PlatformBootManagerLib): a vendor's id is read | not known; after the last DXE driver's question |
 
 use crate::anchors::Stamp;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::Seen;
 use crate::lines::Hit;
 use crate::patterns::On;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// Selector of fw_cfg's signature.
 const SIGNATURE: u32 = 0x00;
@@ -31,7 +31,7 @@ const PEI_EARLIER: Ns = 40;
 pub(super) type Cut<'a> = (&'static str, Ns, Ns, &'a str);
 
 /// OVMF's stages from the reset on, if it is OVMF that ran and it was seen at work.
-pub(super) fn stages<'a>(facts: &Facts<'a>, reset: Stamp<'a>, end: Ns) -> Option<Vec<Cut<'a>>> {
+pub(super) fn stages<'a>(facts: &RunIndex<'a>, reset: Stamp<'a>, end: Ns) -> Option<Vec<Cut<'a>>> {
     let its = |h: &&Hit<'_>| super::firmware::part_name(h.means).is_some_and(is_its);
     let mut said = facts.hits.iter().filter(its).peekable();
     let told = said.peek().is_some();
@@ -43,7 +43,7 @@ pub(super) fn stages<'a>(facts: &Facts<'a>, reset: Stamp<'a>, end: Ns) -> Option
     }
     let inside = facts.seen.iter().filter(|s| s.at > reset.at && s.at < end);
     let asked: Vec<&Seen<'a>> = inside.filter(|s| asks(s.what)).collect();
-    let first = |from: usize, is: &dyn Fn(&What) -> bool| {
+    let first = |from: usize, is: &dyn Fn(&EventKind) -> bool| {
         let found = asked.get(from..)?.iter().position(|s| is(s.what));
         found.map(|index| index + from)
     };
@@ -52,7 +52,7 @@ pub(super) fn stages<'a>(facts: &Facts<'a>, reset: Stamp<'a>, end: Ns) -> Option
         let s = asked[index];
         cuts.push((name, s.at, s.error.saturating_add(earlier), s.source));
     };
-    let pei = first(0, &|w| matches!(w, What::FwCfg { item: SIGNATURE, .. }))?;
+    let pei = first(0, &|w| matches!(w, EventKind::FwCfg { item: SIGNATURE, .. }))?;
     cut("bios:edk2-pei", pei, (asked[pei].at - reset.at) / PEI_EARLIER);
     let bds = first(pei, &|w| reads(w, VENDOR_ID)).unwrap_or(asked.len());
     let bridge = |s: &&Seen<'_>| reads(s.what, DEVICE_ID);
@@ -88,7 +88,7 @@ const SECOND: Ns = 1_000_000_000;
 
 /// Tells the wait for the key from the rest of BDS, whose last deed it is: OVMF waits whole
 /// seconds (`GetFrontPageTimeoutFromQemu`). It may have begun as much earlier as the rest is long.
-pub(super) fn menu_wait<'a>(facts: &Facts<'a>, cuts: &mut Vec<Cut<'a>>, end: Ns) {
+pub(super) fn menu_wait<'a>(facts: &RunIndex<'a>, cuts: &mut Vec<Cut<'a>>, end: Ns) {
     let Some(wait) = facts.menu_wait else { return };
     let wait = (wait + SECOND - 1) / SECOND * SECOND;
     let Some(bds) = cuts.iter().position(|cut| cut.0 == BDS) else { return };
@@ -104,10 +104,10 @@ fn is_its(name: &str) -> bool {
     name.starts_with("bios:edk2-")
 }
 
-fn asks(what: &What) -> bool {
-    matches!(what, What::FwCfg { .. } | What::PciConfig { write: false, .. })
+fn asks(what: &EventKind) -> bool {
+    matches!(what, EventKind::FwCfg { .. } | EventKind::PciConfig { write: false, .. })
 }
 
-fn reads(what: &What, wanted: u32) -> bool {
-    matches!(what, What::PciConfig { write: false, register, .. } if *register == wanted)
+fn reads(what: &EventKind, wanted: u32) -> bool {
+    matches!(what, EventKind::PciConfig { write: false, register, .. } if *register == wanted)
 }

@@ -11,14 +11,14 @@ use super::edk2::Cut;
 use super::network::{self, NETWORK};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::{loaded_a_loader, loaded_compressed, loaded_entry};
 use crate::landmarks::{IMAGE_LOADED, IMAGE_LOADING};
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use std::ops::RangeInclusive;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 /// `kernel:load`, cut out of the firmware's time when its parts stand.
@@ -39,7 +39,7 @@ const TO_ROM: &str = "Booting from ROM";
 /// From that word to a boot sector's first instruction: the sector, or a CD's boot image, is read.
 const READS_SECTOR_NS: Ns = 20_000_000;
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     if let Some((_, last)) = load_interval(facts) {
         let error = last.error.saturating_add(AFTER_LAST_NS);
         let loader = loaded_a_loader(facts.seen).is_some();
@@ -56,7 +56,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 }
 
 /// The BIOS's last word on the console, if it did not come back from what it went on to.
-fn goes_on<'f, 'a>(facts: &'f Facts<'a>) -> Option<&'f Line<'a>> {
+fn goes_on<'f, 'a>(facts: &'f RunIndex<'a>) -> Option<&'f Line<'a>> {
     let own = |h: &&Hit<'_>| h.on == On::Loader && h.means == Means::Firmware;
     let last = facts.hits.iter().rfind(own)?;
     let line = facts.lines.iter().find(|l| l.early && l.at == last.at && l.text == last.text)?;
@@ -65,7 +65,7 @@ fn goes_on<'f, 'a>(facts: &'f Facts<'a>) -> Option<&'f Line<'a>> {
 
 /// When the BIOS went on to the ROM that loads the kernel which QEMU was given, by its last word on
 /// the console: no boot loader spoke after it.
-pub(crate) fn to_rom<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+pub(crate) fn to_rom<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let line = goes_on(facts).filter(|l| l.text.starts_with(TO_ROM))?;
     let later = |h: &Hit<'_>| h.on == On::Loader && h.at > line.at;
     let stamp = Stamp { at: line.at, error: line.error, source: line.source };
@@ -74,7 +74,7 @@ pub(crate) fn to_rom<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
 
 /// First and last access to what is loaded, ignoring any that other accesses
 /// separate from the last: firmware may probe sizes long before.
-pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
+pub(crate) fn load_interval<'a>(facts: &RunIndex<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
     // UEFI asks for a kernel's size and loads none where that is 0.
     if !loaded_compressed(facts) && !loaded_entry(facts) {
         let seen = |symbol| facts.first_reached(&[symbol]);
@@ -83,7 +83,7 @@ pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'
     let mut interval: Option<(Stamp<'a>, Stamp<'a>)> = None;
     let mut broken = false;
     for seen in facts.seen {
-        let What::FwCfg { item, .. } = seen.what else { continue };
+        let EventKind::FwCfg { item, .. } = seen.what else { continue };
         if !LOADED.iter().any(|keys| keys.contains(item)) {
             broken = true;
             continue;
@@ -99,7 +99,7 @@ pub(crate) fn load_interval<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'
 }
 
 /// The firmware's log, cut into parts at the lines that begin one.
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(reset) = anchors.get(Anchor::Reset) else { return };
     let phases = tree.root.children.iter().filter(|n| n.name == super::super::backbone::FIRMWARE);
     let Some((start, end)) = phases.map(|n| (n.start, n.end)).next() else { return };
@@ -158,7 +158,7 @@ pub(crate) fn part_name(means: Means) -> Option<&'static str> {
     }
 }
 
-fn loading<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn loading<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some((first, last)) = load_interval(facts) else { return };
     // Never past the kernel's own start, whatever the clocks say.
     let limit = [Anchor::KernelFirst, Anchor::Decompress, Anchor::KernelEntry]

@@ -6,11 +6,11 @@ use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::INITCALLS;
 use crate::calls::Call;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::hung_until;
 use crate::tree::{Fill, Growing, Kind, Node};
 use std::collections::BTreeMap;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -26,9 +26,10 @@ pub(super) const UNTRACED: &str = "kernel:initcalls";
 /// Functions that run on a worker thread while initcalls go on.
 const ASYNCHRONOUS: &[&str] = &["kernel:do_populate_rootfs"];
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
-    let level = facts
-        .first(|w| matches!(w, What::InitcallLevel { level } if !APART.contains(&level.as_str())));
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
+    let level = facts.first(
+        |w| matches!(w, EventKind::InitcallLevel { level } if !APART.contains(&level.as_str())),
+    );
     let calls = facts.calls.all.iter().filter(|c| !c.of_console() && c.module.is_none());
     let levels = levels(facts);
     let first_call = calls.map(|c| c.start).find(|start| !apart(&levels, start.at));
@@ -44,10 +45,10 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 type Level<'a> = (&'a str, Stamp<'a>);
 
 /// Levels entered, in order, from the source that saw most of them.
-fn levels<'a>(facts: &Facts<'a>) -> Vec<Level<'a>> {
+fn levels<'a>(facts: &RunIndex<'a>) -> Vec<Level<'a>> {
     let mut by_source: BTreeMap<&str, Vec<Level<'a>>> = BTreeMap::new();
     for seen in facts.seen {
-        if let What::InitcallLevel { level } = seen.what {
+        if let EventKind::InitcallLevel { level } = seen.what {
             by_source.entry(seen.source).or_default().push((level, Stamp::of(seen)));
         }
     }
@@ -60,7 +61,7 @@ fn apart(levels: &[Level<'_>], at: Ns) -> bool {
     index.checked_sub(1).is_some_and(|i| APART.contains(&levels[i].0))
 }
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     tree.warnings.extend(facts.calls.warnings.iter().cloned());
     place_levels(facts, tree);
     let main = main_thread(facts, anchors);
@@ -81,7 +82,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 
 /// An initcall as a span. One that never returned lasts until the end if it may
 /// have hung; otherwise its end was lost, and it is a span of no length.
-pub(crate) fn node<'a>(call: &Call<'a>, facts: &Facts<'a>, anchors: &Anchors<'a>) -> Node<'a> {
+pub(crate) fn node<'a>(call: &Call<'a>, facts: &RunIndex<'a>, anchors: &Anchors<'a>) -> Node<'a> {
     let open = || {
         let at = hung_until(facts, anchors, call.start.at).unwrap_or(call.start.at);
         Stamp { at, ..call.start }
@@ -97,7 +98,7 @@ pub(crate) fn node<'a>(call: &Call<'a>, facts: &Facts<'a>, anchors: &Anchors<'a>
 }
 
 /// The thread that runs most of the built-in initcalls: the kernel's init thread.
-fn main_thread(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<i32> {
+fn main_thread(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<i32> {
     let until = anchors.get(Anchor::Userspace).map_or(facts.total, |s| s.at);
     let mut counts: BTreeMap<i32, usize> = BTreeMap::new();
     for call in facts.calls.all.iter().filter(|c| c.start.at < until && c.module.is_none()) {
@@ -109,7 +110,7 @@ fn main_thread(facts: &Facts<'_>, anchors: &Anchors<'_>) -> Option<i32> {
 }
 
 /// A level lasts from when it is entered to the end of its last initcall.
-fn place_levels<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+fn place_levels<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>) {
     let Some((start, end)) = initcall_phase(tree).map(|n| (n.start, n.end)) else { return };
     let levels = levels(facts);
     for (index, (level, at)) in levels.iter().enumerate() {
@@ -135,7 +136,7 @@ fn place_levels<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
 }
 
 /// Names parts of the gaps between initcalls by what else was reached there.
-fn fill_gaps<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>) {
+fn fill_gaps<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>) {
     let Some(phase) = initcall_phase(tree) else { return };
     let (start, end, apart) = (phase.start, phase.end, phase.name == INITCALLS);
     let taken: Vec<(Ns, Ns)> = phase.children.iter().map(|c| (c.start, c.end)).collect();

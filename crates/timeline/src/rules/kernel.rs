@@ -4,14 +4,14 @@ use super::initcalls::DRIVER_INIT;
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::{ENTRY, WITH_INITCALLS};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::{
     ALIGNED_ENTRY, BOOT_SECTOR, IMAGE_MOVING, KERNEL_ENTRIES, MAPPED, STARTED, WAY,
 };
 use crate::lines::{begun, Hit, CLOCK_START_NS, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node, NEAR_NS};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -21,7 +21,7 @@ const RUN_INIT: &str = "kernel:run_init_process";
 /// A kernel sets up its first page tables before it runs in its own half.
 const MAPPED_WITHIN_NS: Ns = 100_000_000;
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let mut reached = |anchor, symbols: &[&str]| {
         if let Some(stamp) = facts.first_reached(symbols) {
             found.offer(anchor, Trust::Exact, stamp);
@@ -54,7 +54,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 const BEFORE_START_NS: Ns = 30_000_000;
 
 /// What looks at the guest's RAM tell: its decompressor moved itself, and `start_kernel` had begun.
-fn by_its_ram<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn by_its_ram<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     if let Some(moving) = facts.first_reached(&[IMAGE_MOVING]) {
         found.offer(Anchor::Decompress, Trust::Near, moving);
     }
@@ -64,7 +64,7 @@ fn by_its_ram<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 }
 
 /// When the kernel was entered, by looks at the guest's RAM.
-pub(crate) fn entered<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+pub(crate) fn entered<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let started = facts.first_reached(&[STARTED])?;
     let error = started.error.saturating_add(BEFORE_START_NS);
     Some(Stamp { at: started.at - started.error, error, ..started })
@@ -72,7 +72,7 @@ pub(crate) fn entered<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
 
 /// A kernel whose first lines came before its console was there: its clock began before the stamps of
 /// those that did come.
-fn by_its_clock<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn by_its_clock<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     if !found.has(Anchor::KernelEntry) {
         if let Some(begun) = begun(&facts.lines) {
             found.offer(Anchor::KernelEntry, Trust::Text, begun);
@@ -83,7 +83,7 @@ fn by_its_clock<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
 /// A kernel that nothing is known of: it is entered at a boundary of 2 MiB and goes on in
 /// the kernel's half of the addresses. So is the decompressor that a BIOS boot loader jumped
 /// to, before it.
-fn unlisted<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn unlisted<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let kernel = facts.first_reached(&[MAPPED, "x86_64_start_kernel", "start_kernel"]);
     let Some(mapped) = kernel else { return };
     let mut entries = facts
@@ -123,19 +123,19 @@ pub(crate) fn told<'a>(cuts: Vec<Cut<'a>>, end: Ns) -> Vec<(String, Stamp<'a>, N
     cuts.iter().enumerate().filter_map(known).collect()
 }
 
-fn shutting_down(facts: &Facts<'_>, at: Ns) -> bool {
-    facts.first(|w| *w == What::ShutdownStart).is_some_and(|s| s.at <= at)
+fn shutting_down(facts: &RunIndex<'_>, at: Ns) -> bool {
+    facts.first(|w| *w == EventKind::ShutdownStart).is_some_and(|s| s.at <= at)
 }
 
 /// True if no later line means the same.
-fn is_last(facts: &Facts<'_>, hit: &Hit<'_>) -> bool {
+fn is_last(facts: &RunIndex<'_>, hit: &Hit<'_>) -> bool {
     !facts.hits.iter().any(|h| h.on == hit.on && h.means == hit.means && h.at > hit.at)
 }
 
 /// Parts of `kernel:entry` and of the gaps between initcalls: from reaching one
 /// listed function to reaching the next. After the last address that was reached,
 /// from the lines of the kernel's log.
-fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let phase = |name| tree.root.children.iter().find(|n| n.name == name);
     let Some((start, end)) = phase(ENTRY).map(|n| (n.start, n.end)) else { return };
     let mut cuts = parts(facts, start, end, true);
@@ -164,7 +164,7 @@ const AFTER_START: &[&str] = &[
 
 /// Where parts begin inside `start..end`, in order, no name twice in a row. `bounded` if the end is
 /// that of the last of them: what a function did that is the last one seen is not known otherwise.
-pub(crate) fn parts<'a>(facts: &Facts<'a>, start: Ns, end: Ns, bounded: bool) -> Vec<Cut<'a>> {
+pub(crate) fn parts<'a>(facts: &RunIndex<'a>, start: Ns, end: Ns, bounded: bool) -> Vec<Cut<'a>> {
     let inside = |at: Ns| start <= at && at < end;
     let mut parts: Vec<(String, Stamp<'a>)> = facts
         .reached
@@ -212,7 +212,7 @@ const CACHES: &str = "Mount-cache";
 /// of all in `start_kernel`, right before `rest_init`; since 6.5, and in stable releases of 2023
 /// (`arch_cpu_finalize_init`), it does before `vfs_caches_init`. `rest_init` then begins at some time
 /// after that, and has begun when the boot CPU is named.
-fn patched_early(facts: &Facts<'_>) -> bool {
+fn patched_early(facts: &RunIndex<'_>) -> bool {
     let first = |begin: &str, source: &str| {
         let own = facts.hits.iter().filter(|h| h.source == source && h.text.starts_with(begin));
         own.map(|h| h.at).min()

@@ -3,16 +3,16 @@
 
 use super::initcalls::{node as call_node, DRIVER_INIT, UNTRACED};
 use super::kernel::{entered, parts, told};
-use super::said::{before, stretches};
+use super::printed_lines::{before, stretches};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::{Hit, Line, NO_TIME_ERROR_NS};
 use crate::patterns::{Means, On};
-use crate::second::{By, FIRMWARE};
+use crate::second_kernel::{By, FIRMWARE};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -43,13 +43,13 @@ const REBOOT: Names = Names {
     panic: "reboot:kernel-panic",
 };
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     if let Some(second) = &facts.second {
         found.offer(Anchor::Kexec, Trust::Exact, second.since);
     }
 }
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let (Some(second), Some(begin)) = (&facts.second, anchors.get(Anchor::Kexec)) else { return };
     let reset = second.by == By::Reset;
     let names = if reset { REBOOT } else { KEXEC };
@@ -98,14 +98,14 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 /// A second kernel that says nothing (`quiet`): firmware and loader say how far they came, its
 /// trace when its initcalls and its init began, or the first line of a program that it is there.
 fn unsaid<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     anchors: &Anchors<'a>,
     tree: &mut Growing<'a>,
     (begin, init, end): (Stamp<'a>, Option<Stamp<'a>>, Ns),
 ) {
     let hits = facts.hits.iter().filter(|h| h.on != On::Kernel).map(|h| h.at);
     let firmware = facts.lines.iter().filter(|l| l.console && of_firmware(l.text)).map(|l| l.end);
-    let executed = |what: &What| matches!(what, What::ProcessExec { pid: 1, .. });
+    let executed = |what: &EventKind| matches!(what, EventKind::ProcessExec { pid: 1, .. });
     let init = init.or_else(|| facts.first(executed)).filter(|init| init.at < end);
     let calls = facts.calls.builtin().map(|call| call.start);
     let first = calls.min_by_key(|start| start.at).filter(|at| at.at < init.map_or(end, |i| i.at));
@@ -156,7 +156,7 @@ impl Hit<'_> {
 }
 
 /// The first line that means something.
-fn begins<'a>(facts: &Facts<'a>, means: impl Fn(&Hit<'a>) -> bool) -> Option<Stamp<'a>> {
+fn begins<'a>(facts: &RunIndex<'a>, means: impl Fn(&Hit<'a>) -> bool) -> Option<Stamp<'a>> {
     facts.hits.iter().find(|h| h.on == On::Kernel && means(h)).map(stamp)
 }
 
@@ -165,11 +165,11 @@ fn stamp<'a>(hit: &Hit<'a>) -> Stamp<'a> {
 }
 
 /// The first sign of going down.
-fn goes_down<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+fn goes_down<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let word = begins(facts, |h| matches!(h.means, Means::GoesDown | Means::PowerOff));
     let off = facts.first(|what| match what {
-        What::PowerOff | What::ShutdownStart => true,
-        What::RunState { state } => state == "shutdown",
+        EventKind::PowerOff | EventKind::ShutdownStart => true,
+        EventKind::RunState { state } => state == "shutdown",
         _ => false,
     });
     [word, off].into_iter().flatten().min_by_key(|stamp| stamp.at)
@@ -191,7 +191,7 @@ fn frame<'a>(
 
 /// The parts of the second kernel by its lines, and its initcalls where it says them.
 fn kernel<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     anchors: &Anchors<'a>,
     tree: &mut Growing<'a>,
     entry: Stamp<'a>,
@@ -217,7 +217,7 @@ fn kernel<'a>(
 }
 
 /// What its user space says.
-fn programs<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>, from: Ns, to: Ns) {
+fn programs<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>, from: Ns, to: Ns) {
     let of_programs = |l: &Line<'_>| l.console && l.stamp.is_none();
     let mut nodes = before(facts, of_programs, from, from, to);
     nodes.extend(stretches(facts, of_programs, from, to));

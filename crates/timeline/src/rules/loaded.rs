@@ -1,7 +1,7 @@
 //! The files that a boot loader reads, where it says a line of each: SYSLINUX's `Loading FILE...`
 //! and iPXE's `FILE... ok`, both from the file's name to the `ok` behind it.
 
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::Line;
 use crate::tree::{Growing, Node};
 use vmeter_model::Ns;
@@ -15,7 +15,7 @@ const MAX_NAME: usize = 40;
 pub(super) type Part = (&'static str, Ns, Ns);
 
 /// Places each file that was read in one of these parts, which are in order.
-pub(super) fn files<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>, parts: &[Part]) {
+pub(super) fn files<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>, parts: &[Part]) {
     let Some(end) = parts.last().map(|last| last.2) else { return };
     let inside = |l: &&Line<'_>| l.early && l.end <= end;
     for line in facts.lines.iter().filter(inside) {

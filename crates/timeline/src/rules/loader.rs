@@ -11,20 +11,20 @@ use super::RuleSet;
 use super::{loaded, network};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::LOADER;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::Seen;
 use crate::landmarks::BOOT_SECTOR;
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
 /// The rest of the loader's work and the kernel's decompression, not told apart.
 const LAST_READS: &str = "boot-loader+kernel:decompress";
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let network = network::boots(facts);
     if let Some((trust, stamp)) = network {
         found.offer(Anchor::Loader, trust, stamp);
@@ -47,7 +47,7 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     }
 }
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Loader) else { return };
     let parts: Vec<(&'static str, Stamp<'a>)> = parts(facts, begin).collect();
     let phase = tree.root.children.iter().find(|n| n.name == LOADER);
@@ -79,7 +79,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 
 /// How far the loader is known to have gone on, where nothing says when the kernel's image began:
 /// to its last word, or out of its last wait, which ends when it begins to read.
-pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
+pub(crate) fn reach(facts: &RunIndex<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let inside = |h: &&Hit<'_>| h.on == On::Loader && (start..=limit).contains(&h.at);
     let of_loader = |h: &&Hit<'_>| inside(h) && h.means != Means::Firmware;
     let is = |h: &Hit<'_>, name: &str| part_name(h.means) == Some(name);
@@ -98,7 +98,7 @@ pub(crate) fn reach(facts: &Facts<'_>, start: Ns, limit: Ns) -> Option<Ns> {
     let done = read.map(|l| l.end).max().unwrap_or(last.at);
     // What the VMM read after it, it read for the loader: the kernel has no driver yet.
     let by_vmm =
-        facts.seen.iter().rfind(|s| matches!(s.what, What::VmmRead { .. }) && s.at <= limit);
+        facts.seen.iter().rfind(|s| matches!(s.what, EventKind::VmmRead { .. }) && s.at <= limit);
     let read_by_vmm = by_vmm.map_or(last.at, |read| last.at.max(read.at - read.error));
     let done = done.max(read_by_vmm);
     let counted = || {
@@ -120,7 +120,7 @@ const EFI_STUB: &str = "efi-stub";
 /// it reads files from one end to the other, and nothing else that is so long. GRUB's are the
 /// kernel and then the initrd. Where no reads were traced, nobody knows where the wait ended.
 fn with_reads<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     mut parts: Vec<(&'static str, Stamp<'a>)>,
     begin: Stamp<'a>,
     end: Ns,
@@ -144,7 +144,7 @@ fn with_reads<'a>(
         parts.push((load, cleared));
         return parts;
     }
-    let traced = facts.seen.iter().any(|seen| matches!(seen.what, What::DiskRead { .. }));
+    let traced = facts.seen.iter().any(|seen| matches!(seen.what, EventKind::DiskRead { .. }));
     let loads = match files[..] {
         [kernel, initrd] if load == "grub:load" => {
             vec![("grub:load-kernel", kernel), ("grub:load-initrd", initrd)]
@@ -174,11 +174,12 @@ struct Wait {
 }
 
 /// When a menu that counts down on the console was taken from the screen.
-fn wait_ends<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+fn wait_ends<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     let counts = |l: &&Line<'_>| l.early && l.text.trim_start().starts_with(COUNTS);
     let inside = |at: Ns| (from..=to).contains(&at);
     let last = facts.lines.iter().filter(counts).filter(|l| inside(l.at)).map(|l| l.end).max()?;
-    let cleared = |s: &&Seen<'_>| *s.what == What::ScreenCleared && s.at >= last && inside(s.at);
+    let cleared =
+        |s: &&Seen<'_>| *s.what == EventKind::ScreenCleared && s.at >= last && inside(s.at);
     facts.seen.iter().find(cleared).map(Stamp::of)
 }
 
@@ -207,10 +208,10 @@ const WAITS: &[Wait] = &[
 ];
 
 /// When each long file began to be read between two moments.
-fn files<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<Stamp<'a>> {
+fn files<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Vec<Stamp<'a>> {
     let mut runs: Vec<(Stamp<'a>, u64, u64, u64)> = Vec::new();
     for seen in facts.seen.iter().filter(|s| from <= s.at && s.at < to) {
-        let What::DiskRead { disk, offset, bytes } = *seen.what else { continue };
+        let EventKind::DiskRead { disk, offset, bytes } = *seen.what else { continue };
         let next = offset.saturating_add(bytes);
         match runs.last_mut() {
             Some((_, of, until, read))
@@ -231,7 +232,7 @@ const SKIPPED: u64 = 64 << 10;
 
 /// Where parts begin, in order, no name twice in a row.
 fn parts<'a, 'f>(
-    facts: &'f Facts<'a>,
+    facts: &'f RunIndex<'a>,
     begin: Stamp<'a>,
 ) -> impl Iterator<Item = (&'static str, Stamp<'a>)> + 'f {
     let inside = move |h: &&Hit<'a>| h.on == On::Loader && h.at >= begin.at;

@@ -5,20 +5,20 @@
 //! them ([`RuleSet::spans`]).
 
 mod another;
+mod builtin_units;
 mod edk2;
 mod firmware;
 pub(crate) mod initcalls;
+mod interactive;
 pub(crate) mod kernel;
 mod kexec;
 mod loaded;
 mod loader;
 mod network;
 mod observe;
-mod ordering;
-mod person;
+mod printed_lines;
 mod processes;
 mod prompt;
-mod said;
 mod shutdown;
 mod silent;
 mod stages;
@@ -31,13 +31,13 @@ mod verbs;
 mod vmm;
 
 use crate::anchors::{Anchors, Candidates};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::tree::Growing;
 pub(crate) use another::{another, Another, XEN};
 pub(crate) use firmware::{of_firmware, part_name, to_rom};
+pub(crate) use interactive::PERSON;
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
-pub(crate) use person::PERSON;
 pub(crate) use stages::SYSTEMD;
 pub(crate) use unpack::UNPACK;
 pub(crate) use verbs::described;
@@ -45,9 +45,9 @@ pub(crate) use verbs::described;
 /// A family of phases.
 pub(crate) struct RuleSet {
     /// Offers moments.
-    pub anchors: for<'a> fn(&Facts<'a>, &mut Candidates<'a>),
+    pub anchors: for<'a> fn(&RunIndex<'a>, &mut Candidates<'a>),
     /// Places spans.
-    pub spans: for<'a> fn(&Facts<'a>, &Anchors<'a>, &mut Growing<'a>),
+    pub spans: for<'a> fn(&RunIndex<'a>, &Anchors<'a>, &mut Growing<'a>),
 }
 
 /// Every family, in the order in which their spans are placed: what others are
@@ -65,9 +65,9 @@ pub(crate) const RULES: &[RuleSet] = &[
     units::RULES,
     stopping::RULES,
     processes::RULES,
-    person::RULES,
+    interactive::RULES,
     unseen::RULES,
-    said::RULES,
+    printed_lines::RULES,
     kexec::RULES,
     firmware::LOADING,
     observe::RULES,
@@ -75,7 +75,7 @@ pub(crate) const RULES: &[RuleSet] = &[
 ];
 
 /// A family without spans of its own.
-pub(crate) fn no_spans<'a>(_: &Facts<'a>, _: &Anchors<'a>, _: &mut Growing<'a>) {}
+pub(crate) fn no_spans<'a>(_: &RunIndex<'a>, _: &Anchors<'a>, _: &mut Growing<'a>) {}
 
 /// A family without moments of its own.
-pub(crate) fn no_anchors<'a>(_: &Facts<'a>, _: &mut Candidates<'a>) {}
+pub(crate) fn no_anchors<'a>(_: &RunIndex<'a>, _: &mut Candidates<'a>) {}

@@ -6,7 +6,7 @@
 
 use super::edk2::Cut;
 use crate::anchors::{Anchor, Anchors, Stamp, Trust};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
@@ -39,7 +39,7 @@ const BDS: &str = "BdsDxe: ";
 const STARTS: &str = "BdsDxe: starting Boot";
 
 /// When iPXE began that booted the guest: exactly where the BIOS entered its ROM.
-pub(super) fn boots<'a>(facts: &Facts<'a>) -> Option<(Trust, Stamp<'a>)> {
+pub(super) fn boots<'a>(facts: &RunIndex<'a>) -> Option<(Trust, Stamp<'a>)> {
     let mut begun: Option<(Trust, Stamp<'a>)> = None;
     let mut started = false;
     for line in facts.lines.iter().filter(|l| l.early) {
@@ -62,7 +62,7 @@ pub(super) fn boots<'a>(facts: &Facts<'a>) -> Option<(Trust, Stamp<'a>)> {
 }
 
 /// Names what UEFI itself loaded over the network and then started, which is no attempt in vain.
-pub(super) fn loads(facts: &Facts<'_>, cuts: &mut [Cut<'_>]) {
+pub(super) fn loads(facts: &RunIndex<'_>, cuts: &mut [Cut<'_>]) {
     let tried = (0..cuts.len()).filter(|index| cuts[*index].0 == NETWORK);
     let tried: Vec<usize> = tried.take(MOST_TRIED).collect();
     for (nth, index) in tried.iter().enumerate() {
@@ -77,7 +77,7 @@ pub(super) fn loads(facts: &Facts<'_>, cuts: &mut [Cut<'_>]) {
 
 /// Where nobody saw the firmware begin: the last time that it entered an option ROM in vain, up
 /// to the boot loader's begin.
-pub(super) fn tried<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+pub(super) fn tried<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(loader) = anchors.get(Anchor::Loader) else { return };
     let mut before = facts.lines.iter().filter(|l| l.early && l.at < loader.at);
     let Some(entered) = before.rfind(|l| is_entered(l)) else { return };

@@ -4,16 +4,16 @@
 
 use super::{no_anchors, RuleSet};
 use crate::anchors::Anchors;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::tree::{Growing, Node};
 use vmeter_model::span::OBSERVE;
-use vmeter_model::What;
+use vmeter_model::EventKind;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     for seen in facts.seen {
-        let What::Stalled { ns, by } = *seen.what else { continue };
+        let EventKind::Stalled { ns, by } = *seen.what else { continue };
         let (start, name) = (seen.at.saturating_sub(ns).max(0), by.word());
         let stood = Node { error: seen.error, ..Node::new(name, start, seen.at, seen.source) };
         tree.root.carve(stood);

@@ -16,20 +16,20 @@
 //! daemon and is kept beside the tree.
 
 use super::initcalls::node as call_node;
+use super::printed_lines::gaps;
 use super::prompt::Prompt;
-use super::said::gaps;
 use super::stopping::STOP;
 use super::units::UNIT;
 use super::verbs::is_device;
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::calls::Call;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::{at_last, open_end};
 use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -40,7 +40,7 @@ const UDEVD: &str = "systemd-udevd";
 /// Processes that nobody waited for, inside one another.
 const MOST_LEVELS: usize = 8;
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let calls: Vec<(Call<'a>, Node<'a>)> = modules_calls(facts)
         .into_iter()
         .map(|call| {
@@ -72,7 +72,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 
 /// The tree, while the processes that were waited for are put into it.
 struct Chains<'a, 'f, 't> {
-    facts: &'f Facts<'a>,
+    facts: &'f RunIndex<'a>,
     processes: &'f Processes<'a>,
     anchors: &'f Anchors<'a>,
     tree: &'t mut Growing<'a>,
@@ -85,7 +85,7 @@ struct Chains<'a, 'f, 't> {
 }
 
 impl<'a, 'f, 't> Chains<'a, 'f, 't> {
-    fn new(facts: &'f Facts<'a>, anchors: &'f Anchors<'a>, tree: &'t mut Growing<'a>) -> Self {
+    fn new(facts: &'f RunIndex<'a>, anchors: &'f Anchors<'a>, tree: &'t mut Growing<'a>) -> Self {
         let processes = &facts.processes;
         let placed = vec![false; processes.all.len()];
         Chains {
@@ -277,7 +277,7 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         }
         // What a script does by itself, its lines tell.
         if in_frame(&self.tree.root, &node) && !self.processes.children(index).is_empty() {
-            node.fill = Fill::Said;
+            node.fill = Fill::LogMessage;
         }
         let (start, end, unfinished) = (node.start, node.end, node.unfinished);
         if self.tree.place_across(node).is_some() {
@@ -391,17 +391,17 @@ pub(super) fn last_first(mut spans: Vec<(Ns, Ns, usize)>, to: Ns) -> Vec<usize> 
 }
 
 /// Initcalls of modules.
-fn modules_calls<'a>(facts: &Facts<'a>) -> Vec<Call<'a>> {
+fn modules_calls<'a>(facts: &RunIndex<'a>) -> Vec<Call<'a>> {
     facts.calls.all.iter().filter(|c| c.module.is_some()).cloned().collect()
 }
 
 /// `insmod NAME` for every module: from its load, or the start of its initcall,
 /// to the end of its initcall, and the thread that loaded it.
-fn loads<'a>(facts: &Facts<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<(Option<i32>, Node<'a>)> {
+fn loads<'a>(facts: &RunIndex<'a>, calls: &[(Call<'a>, Node<'a>)]) -> Vec<(Option<i32>, Node<'a>)> {
     // A module can be loaded again: by the root's udev after the initrd's.
     let mut loaded: HashMap<&str, Vec<Stamp<'a>>> = HashMap::new();
     for seen in facts.seen {
-        if let What::ModuleLoad { module, .. } = seen.what {
+        if let EventKind::ModuleLoad { module, .. } = seen.what {
             loaded.entry(module).or_default().push(Stamp::of(seen));
         }
     }
@@ -436,7 +436,7 @@ fn in_frame(root: &Node<'_>, deed: &Node<'_>) -> bool {
 }
 
 /// Processes from their exec to their exit or next exec; and those without an end.
-fn processes<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> (Vec<Node<'a>>, Vec<Node<'a>>) {
+fn processes<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>) -> (Vec<Node<'a>>, Vec<Node<'a>>) {
     let mut open: BTreeMap<i32, (&'a str, Stamp<'a>)> = BTreeMap::new();
     let mut ended = Vec::new();
     let node = |(file, start): (&str, Stamp<'a>), end: Ns| Node {
@@ -445,11 +445,11 @@ fn processes<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> (Vec<Node<'a>>, Ve
     };
     for seen in facts.seen {
         match seen.what {
-            What::ProcessExec { pid, file } if *pid != 1 => {
+            EventKind::ProcessExec { pid, file } if *pid != 1 => {
                 let before = open.insert(*pid, (file, Stamp::of(seen)));
                 ended.extend(before.map(|b| node(b, seen.at)));
             }
-            What::ProcessExit { pid, .. } => {
+            EventKind::ProcessExit { pid, .. } => {
                 ended.extend(open.remove(pid).map(|b| node(b, seen.at)));
             }
             _ => {}

@@ -6,10 +6,10 @@
 //! was its arguments say: the one of a serial line, and the only one. Units of systemd have a
 //! chain of their own.
 
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::is_login;
 use crate::processes::{base, Process};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// Terminals that a VMM shows as its console.
 const SERIAL: &[&str] = &["ttyS", "ttyAMA", "hvc", "console"];
@@ -24,9 +24,9 @@ pub(super) struct Prompt {
 
 impl Prompt {
     /// Nobody, where it is not known who asked.
-    pub(super) fn of(facts: &Facts<'_>) -> Self {
+    pub(super) fn of(facts: &RunIndex<'_>) -> Self {
         let asked = facts.seen.iter().find_map(|s| match s.what {
-            What::ReadyLine { text } => is_login(text.trim_end()).then_some(s.at),
+            EventKind::ReadyLine { text } => is_login(text.trim_end()).then_some(s.at),
             _ => None,
         });
         let line = asked.and_then(|at| line(&facts.processes.all, at));
@@ -72,17 +72,17 @@ mod tests {
     use crate::input::Seen;
     use crate::processes::Processes;
 
-    fn fork(pid: i32, parent: i32) -> What {
-        What::ProcessFork { pid, parent, thread: false }
+    fn fork(pid: i32, parent: i32) -> EventKind {
+        EventKind::ProcessFork { pid, parent, thread: false }
     }
 
-    fn exec(pid: i32, words: &str) -> [What; 2] {
+    fn exec(pid: i32, words: &str) -> [EventKind; 2] {
         let arguments: Vec<String> = words.split(' ').map(str::to_owned).collect();
         let file = arguments[0].clone();
-        [What::ProcessArguments { pid, arguments }, What::ProcessExec { pid, file }]
+        [EventKind::ProcessArguments { pid, arguments }, EventKind::ProcessExec { pid, file }]
     }
 
-    fn led(whats: &[What]) -> Option<Vec<i32>> {
+    fn led(whats: &[EventKind]) -> Option<Vec<i32>> {
         let seen: Vec<Seen<'_>> = whats
             .iter()
             .zip(1..)
@@ -109,7 +109,7 @@ mod tests {
         whats.extend(exec(2, "/sbin/agetty ttyS0"));
         assert_eq!(led(&whats), Some(vec![2]));
         let path = "/system.slice/serial-getty@ttyS0.service".into();
-        whats.push(What::ProcessGroup { pid: 2, path });
+        whats.push(EventKind::ProcessGroup { pid: 2, path });
         assert_eq!(led(&whats), None);
     }
 }

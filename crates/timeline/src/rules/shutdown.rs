@@ -10,11 +10,11 @@ use super::verbs::{same, Verb};
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
 use crate::backbone::SHUTDOWN;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::patterns::{Means, On};
 use crate::processes::{base, words};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -25,12 +25,12 @@ pub(super) const GUEST: &str = "shutdown:guest";
 /// QEMU's main loop leaves, cleans up its devices and then exits.
 const CLEANUP_NS: Ns = 50_000_000;
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let said = going_down(facts);
-    for start in [facts.first(|w| *w == What::ShutdownStart), said].into_iter().flatten() {
+    for start in [facts.first(|w| *w == EventKind::ShutdownStart), said].into_iter().flatten() {
         found.offer(Anchor::Shutdown, Trust::Exact, start);
     }
-    let near = [facts.first_reached(KERNEL_ENDS), facts.first(|w| *w == What::PowerOff)];
+    let near = [facts.first_reached(KERNEL_ENDS), facts.first(|w| *w == EventKind::PowerOff)];
     for stamp in near.into_iter().flatten() {
         found.offer(Anchor::Shutdown, Trust::Near, stamp);
     }
@@ -43,17 +43,18 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
     if let Some(stopped) = stopped(facts).filter(|_| !found.has(Anchor::Shutdown)) {
         found.offer(Anchor::Shutdown, Trust::Text, stopped);
     }
-    let gone = |w: &What| matches!(w, What::VmmExiting | What::VmmKilled);
+    let gone = |w: &EventKind| matches!(w, EventKind::VmmExiting | EventKind::VmmKilled);
     if let Some(exiting) = facts.first(gone) {
         found.offer(Anchor::Exiting, Trust::Exact, exiting);
     } else if let Some(stopped) = stopped(facts) {
         let error = stopped.error.saturating_add(CLEANUP_NS);
         found.offer(Anchor::Exiting, Trust::Near, Stamp { error, ..stopped });
     }
-    if let Some(resumed) = facts.first(|w| *w == What::WrapperResumed) {
+    if let Some(resumed) = facts.first(|w| *w == EventKind::WrapperResumed) {
         found.offer(Anchor::Resumed, Trust::Exact, resumed);
     }
-    let panicked = |w: &What| matches!(w, What::RunState { state } if state == "guest-panicked");
+    let panicked =
+        |w: &EventKind| matches!(w, EventKind::RunState { state } if state == "guest-panicked");
     for panic in [facts.first_reached(&["panic"]), facts.first(panicked)].into_iter().flatten() {
         found.offer(Anchor::Panic, Trust::Near, panic);
     }
@@ -72,21 +73,21 @@ const NEEDED: &[&str] = &[
 const ROW_NS: Ns = 1_000_000_000;
 
 /// The first word of going down.
-fn going_down<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+fn going_down<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let words = facts.hits.iter().filter(|h| h.on == On::Kernel && h.means == Means::GoesDown);
     let word = words
         .filter(|h| h.timed)
         .map(|h| Stamp { at: h.at, error: h.error, source: h.source })
         .min_by_key(|stamp| stamp.at);
-    let begun = facts.first(|w| *w == What::ShutdownStart);
-    let ends = stopped(facts).or_else(|| facts.first(|w| *w == What::PowerOff)).or(begun);
+    let begun = facts.first(|w| *w == EventKind::ShutdownStart);
+    let ends = stopped(facts).or_else(|| facts.first(|w| *w == EventKind::PowerOff)).or(begun);
     let run = last_rc(facts).filter(|run| ends.is_none_or(|ends| run.at <= ends.at));
     [word, stopping(facts), run].into_iter().flatten().min_by_key(|stamp| stamp.at)
 }
 
 /// The first program since the last word of another runlevel that takes the guest down: what an
 /// init of runlevels begins for its last one, or who tells it to.
-fn last_rc<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+fn last_rc<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let images = facts.processes.all.iter().filter(|p| p.pid != 1);
     let mut found: Vec<(bool, Stamp<'a>)> = images
         .flat_map(|p| p.images.iter().map(|image| (image, p.start)))
@@ -122,7 +123,7 @@ fn takes_down(command: &str) -> Option<bool> {
 
 /// The first unit of the row that is stopped when systemd goes down. An initrd's targets are
 /// stopped as well, and others are reached after that.
-pub(super) fn stopping<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
+pub(super) fn stopping<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     let sayings = sayings(facts, 0, facts.total);
     let needed = |name: &str| NEEDED.iter().any(|needed| same(name, needed));
     let reached = sayings.iter().rposition(|(_, verb, name)| *verb == Verb::Ends && needed(name));
@@ -168,19 +169,19 @@ fn is_stopped_across(sayings: &[(Stamp<'_>, Verb, &str)], at: usize) -> bool {
 const MOST_OPEN: usize = 200;
 
 /// When the VMM last stopped its guest for good.
-fn stopped<'a>(facts: &Facts<'a>) -> Option<Stamp<'a>> {
-    let state = |w: &What| matches!(w, What::RunState { state } if state == "shutdown");
+fn stopped<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
+    let state = |w: &EventKind| matches!(w, EventKind::RunState { state } if state == "shutdown");
     facts.seen.iter().rev().find(|s| state(s.what)).map(Stamp::of)
 }
 
 /// `shutdown` in two, the guest's part and the VMM's, and the guest's by the
 /// kernel functions reached in it.
-fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(phase) = tree.root.children.iter().find(|n| n.name == SHUTDOWN) else { return };
     let (start, end) = (phase.start, phase.end);
     let inside = |s: &Stamp<'_>| start <= s.at && s.at < end;
     let off = stopped(facts)
-        .or_else(|| facts.seen.iter().rev().find(|s| *s.what == What::PowerOff).map(Stamp::of))
+        .or_else(|| facts.seen.iter().rev().find(|s| *s.what == EventKind::PowerOff).map(Stamp::of))
         .filter(inside);
     let part = |name: String, from: Ns, to: Ns, by: Stamp<'a>| Node {
         error: by.error,
@@ -209,7 +210,7 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
 }
 
 /// By whom what was still there was ended, in order.
-fn parts<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<(String, Stamp<'a>)> {
+fn parts<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Vec<(String, Stamp<'a>)> {
     let inside = facts.hits.iter().filter(|h| h.timed && (from..to).contains(&h.at));
     let mut parts: Vec<(String, Stamp<'a>)> = inside
         .filter_map(|h| {

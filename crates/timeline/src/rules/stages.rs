@@ -4,7 +4,7 @@
 use super::firmware::part_name;
 use super::{no_anchors, units, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::patterns::On;
@@ -31,7 +31,7 @@ const OWN_SYSTEMD: &[&str] = &["initrd:systemd", INITRD_UNITS];
 /// How it says first which version it is.
 const BEGINS: &str = "systemd[1]: systemd ";
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
     let mut initrd = parts(facts, "initrd:", begin.at, limit);
@@ -93,7 +93,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 const ROOTS: &[&str] = &["INIT: version ", "OpenRC ", "- runit: "];
 
 /// The first line of the root's own init, if that is not systemd.
-fn root_begins<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+fn root_begins<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     let says = |text: &str| ROOTS.iter().any(|root| text.trim_start().starts_with(root));
     let its = |l: &&Line<'a>| l.timed && l.console && l.at > from && l.at < to && says(l.text);
     let line = facts.lines.iter().find(its)?;
@@ -101,7 +101,7 @@ fn root_begins<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
 }
 
 /// When a program next said something on the console: the kernel's own lines have a stamp.
-fn next_program(facts: &Facts<'_>, from: Ns) -> Option<Ns> {
+fn next_program(facts: &RunIndex<'_>, from: Ns) -> Option<Ns> {
     let its = |l: &&Line<'_>| l.console && l.stamp.is_none() && !l.text.trim().is_empty();
     facts.lines.iter().filter(its).map(|l| l.at).find(|at| *at > from)
 }
@@ -115,7 +115,7 @@ fn by_switch<'a>(
 ) {
     let error = begin.error.max(leaves.error);
     let node = Node::new(INITRD, begin.at, leaves.at, leaves.source);
-    tree.place(Node { error, fill: Fill::Said, ..node });
+    tree.place(Node { error, fill: Fill::LogMessage, ..node });
     if let Some(end) = exec.or(systemd) {
         stage(tree, SWITCH_ROOT, leaves, end.at, &[], 0);
     }
@@ -125,7 +125,7 @@ fn by_switch<'a>(
 const SWITCHES: &[&str] = &["switch_root", "run-init"];
 
 /// When the first process executed what leaves an initrd, and when the root's own init.
-fn switched<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<(Stamp<'a>, Option<Stamp<'a>>)> {
+fn switched<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Option<(Stamp<'a>, Option<Stamp<'a>>)> {
     let init = facts.processes.all.iter().find(|p| p.pid == 1)?;
     let switches = |image: &Image<'_>| {
         let words =
@@ -164,7 +164,7 @@ fn stage<'a>(
 }
 
 /// A line that a program says which init waited for is of a part that began with it.
-fn snap<'a>(facts: &Facts<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
+fn snap<'a>(facts: &RunIndex<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
     let all = &facts.processes.all;
     let of_init = |parent: usize| all[parent].pid == 1;
     let waited = all.iter().filter(|p| p.waited.is_some() && p.parent.is_some_and(of_init));
@@ -186,7 +186,12 @@ fn snap<'a>(facts: &Facts<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
 }
 
 /// Parts whose names begin so, in order, each name once.
-fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static str, Stamp<'a>)> {
+fn parts<'a>(
+    facts: &RunIndex<'a>,
+    prefix: &str,
+    from: Ns,
+    to: Ns,
+) -> Vec<(&'static str, Stamp<'a>)> {
     let inside = facts.hits.iter().filter(|h| h.on == On::Kernel && h.timed);
     let inside = inside.filter(|h| (from..to).contains(&h.at));
     let mut parts: Vec<(&'static str, Stamp<'a>)> = inside
@@ -206,7 +211,7 @@ fn parts<'a>(facts: &Facts<'a>, prefix: &str, from: Ns, to: Ns) -> Vec<(&'static
 }
 
 /// The first line of the systemd that is no initrd's.
-fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+fn systemd_begins<'a>(facts: &RunIndex<'a>, says: &str, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     if !facts.systemd {
         return None;
     }
@@ -221,7 +226,7 @@ fn systemd_begins<'a>(facts: &Facts<'a>, says: &str, from: Ns, to: Ns) -> Option
 
 /// When the line that begins at `at` was all there: a script says `done.` on it. Of several that
 /// came at once it is the last.
-fn last_end(facts: &Facts<'_>, at: Ns, limit: Ns) -> Ns {
+fn last_end(facts: &RunIndex<'_>, at: Ns, limit: Ns) -> Ns {
     let line = facts.lines.iter().rfind(|l| l.console && l.at == at);
     line.map_or(at, |l| l.end.min(limit))
 }

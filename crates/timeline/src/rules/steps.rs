@@ -1,14 +1,14 @@
 //! The steps that init itself announces, and its own start.
 
-use super::said::programs;
+use super::printed_lines::programs;
 use super::RuleSet;
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::input::Seen;
 use crate::landmarks::{hung_until, open_end};
 use crate::tree::{Growing, Node};
 use std::collections::BTreeMap;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -24,7 +24,7 @@ const EXEC_ERROR_NS: Ns = 5_000_000;
 /// Steps inside steps inside … more than this are taken as torn.
 const MAX_OPEN: usize = 16;
 
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let near =
         |stamp: Stamp<'a>, extra: Ns| Stamp { error: stamp.error.saturating_add(extra), ..stamp };
     if let Some(reached) = facts.first_reached(&["run_init_process"]) {
@@ -34,14 +34,14 @@ fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
         found.offer(Anchor::Userspace, Trust::Near, near(exec, EXEC_ERROR_NS));
     }
     // Of a trace whose first records were lost the first that is left is not the first.
-    let step = facts.first(|w| matches!(w, What::StepStart { .. }));
+    let step = facts.first(|w| matches!(w, EventKind::StepStart { .. }));
     if let Some(step) = step.filter(|_| facts.lost.is_none()) {
         found.offer(Anchor::Userspace, Trust::Near, near(step, FIRST_STEP_ERROR_NS));
     }
 }
 
-fn is_init_exec(what: &What) -> bool {
-    matches!(what, What::ProcessExec { pid: 1, .. })
+fn is_init_exec(what: &EventKind) -> bool {
+    matches!(what, EventKind::ProcessExec { pid: 1, .. })
 }
 
 /// A step with both ends.
@@ -52,7 +52,7 @@ struct Step<'a> {
     end: Option<Stamp<'a>>,
 }
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     place_start(facts, anchors, tree);
     let (mut steps, torn) = pair(facts);
     if torn > 0 {
@@ -87,7 +87,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 /// can have hung. If neither, nowhere: the step is a span of no length. True for one that went
 /// on to the end.
 fn lost_end(
-    facts: &Facts<'_>,
+    facts: &RunIndex<'_>,
     anchors: &Anchors<'_>,
     steps: &[Step<'_>],
     index: usize,
@@ -132,15 +132,15 @@ fn together<'a>(steps: &[Step<'a>], nodes: &[Node<'a>]) -> Vec<Node<'a>> {
 
 /// `/init:exec` from the hand-over to the new image, `/init:start` from there to
 /// the first thing that user space is seen to do.
-fn place_start<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn place_start<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
     let exec = facts.first(is_init_exec).filter(|e| (begin.at..limit).contains(&e.at));
     let first_deed = facts.seen.iter().find(|s| {
         let deed = match s.what {
-            What::StepStart { .. } | What::ModuleLoad { .. } => true,
-            What::ProcessExec { pid, .. } => *pid != 1,
-            What::ProcessFork { parent, thread, .. } => *parent == 1 && !thread,
+            EventKind::StepStart { .. } | EventKind::ModuleLoad { .. } => true,
+            EventKind::ProcessExec { pid, .. } => *pid != 1,
+            EventKind::ProcessFork { parent, thread, .. } => *parent == 1 && !thread,
             _ => false,
         };
         deed && (begin.at..limit).contains(&s.at) && exec.is_none_or(|e| e.at <= s.at)
@@ -180,14 +180,15 @@ fn free_until(root: &Node<'_>, at: Ns) -> Ns {
 
 /// `/init:announce`: from init's own mark that it is ready to the sign of it on the
 /// console, or to init's shutdown; it prints in between.
-fn place_end<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
-    let own = |s: &&Seen<'a>| matches!(s.what, What::StepStart { .. } | What::ShutdownStart);
+fn place_end<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+    let own =
+        |s: &&Seen<'a>| matches!(s.what, EventKind::StepStart { .. } | EventKind::ShutdownStart);
     let Some(init) = facts.seen.iter().find(own).map(|s| s.source) else { return };
-    let said = |s: &&Seen<'a>| *s.what == What::Ready && s.source == init;
+    let said = |s: &&Seen<'a>| *s.what == EventKind::Ready && s.source == init;
     let Some(ready) = facts.seen.iter().find(said) else { return };
     let next = facts.seen.iter().find(|s| {
-        let echo = *s.what == What::Ready && s.source != init;
-        s.at > ready.at && (echo || *s.what == What::ShutdownStart && s.source == init)
+        let echo = *s.what == EventKind::Ready && s.source != init;
+        s.at > ready.at && (echo || *s.what == EventKind::ShutdownStart && s.source == init)
     });
     let begun = anchors.get(Anchor::Userspace).is_some_and(|s| s.at <= ready.at);
     if let Some(next) = next.filter(|_| begun) {
@@ -198,14 +199,14 @@ fn place_end<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a
 }
 
 /// Steps of the source that saw most of them; and ends without a beginning.
-fn pair<'a>(facts: &Facts<'a>) -> (Vec<Step<'a>>, usize) {
+fn pair<'a>(facts: &RunIndex<'a>) -> (Vec<Step<'a>>, usize) {
     let mut by_source: BTreeMap<&str, Pairing<'a>> = BTreeMap::new();
     for seen in facts.seen {
         match seen.what {
-            What::StepStart { step } => {
+            EventKind::StepStart { step } => {
                 by_source.entry(seen.source).or_default().start(step, Stamp::of(seen));
             }
-            What::StepEnd { step } => {
+            EventKind::StepEnd { step } => {
                 by_source.entry(seen.source).or_default().end(step, Stamp::of(seen));
             }
             _ => {}

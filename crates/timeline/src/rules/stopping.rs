@@ -9,7 +9,7 @@ use super::verbs::{same, Verb};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
 use crate::backbone::SHUTDOWN;
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::tree::{Growing, Node};
 use vmeter_model::Ns;
 
@@ -22,7 +22,7 @@ const STOP_JOBS: &str = "systemd:stop-jobs";
 /// More than any guest stops at once.
 const MAX_OPEN: usize = 512;
 
-fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(from) = stopping(facts) else { return };
     // Where nothing says when the machine was off, the guest's part is not told apart.
     let phase = tree.root.children.iter().find(|n| n.name == SHUTDOWN);

@@ -16,7 +16,7 @@
 //! Lines come through the kernel's log with the whole name, early or where systemd is told to
 //! (`systemd.log_target=kmsg`), else on the console, where a name may be cut in its middle.
 
-use super::ordering::comes_after;
+use super::builtin_units::comes_after;
 use super::processes::last_first;
 use super::silent::may_print;
 use super::stages::{INITRD, INITRD_UNITS, SYSTEMD, UNITS};
@@ -24,16 +24,16 @@ use super::verbs::Verb::{Begins, Ends, Fails, Lapses, Stopped, Stops};
 use super::verbs::{is_device, said, same, status, Verb, CUT, STATUS};
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::is_login;
 use crate::lines::Line;
-use crate::orders::Orders;
 use crate::patterns::On;
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Growing, Node};
+use crate::unit_files::Orders;
 use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::span::TIMED_OUT;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -58,7 +58,7 @@ const ON_FAILURE: &[&str] =
 /// A gap as short as this needs no sign of systemd's work, ns.
 const SHORT_NS: Ns = 20_000_000;
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     // What goes down cancels what it had not finished.
     let ends = |to: Ns| {
         let ended = [Anchor::Panic, Anchor::Shutdown].into_iter().filter_map(|a| anchors.get(a));
@@ -91,14 +91,14 @@ fn systemd_is_last(tree: &Growing<'_>, stage: &str) -> bool {
 /// The units of one systemd, that says something from `from` on, and starts them from `begin`;
 /// with `cut`, the run ended while it did.
 fn of_stage<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     tree: &mut Growing<'a>,
     (from, begin, to): (Ns, Ns, Ns),
     cut: bool,
 ) {
     let units = units(facts, from, to, cut);
     let (until, goal) = goal(facts, &units, from, to);
-    let line = facts.seen.iter().any(|s| matches!(s.what, What::ReadyLine { .. }));
+    let line = facts.seen.iter().any(|s| matches!(s.what, EventKind::ReadyLine { .. }));
     let mut chain = chain(&units, goal, &facts.orders);
     chain.extend(later(&units, goal.filter(|_| !line), to));
     let mut at = begin;
@@ -146,7 +146,11 @@ fn or_others(units: &[Unit<'_>], goal: usize, line: bool) -> Option<String> {
 }
 
 /// A line that systemd, or who answers for it, says of a unit; in order of time.
-pub(super) fn sayings<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Vec<(Stamp<'a>, Verb, &'a str)> {
+pub(super) fn sayings<'a>(
+    facts: &RunIndex<'a>,
+    from: Ns,
+    to: Ns,
+) -> Vec<(Stamp<'a>, Verb, &'a str)> {
     if !facts.systemd {
         return Vec::new();
     }
@@ -213,7 +217,7 @@ impl<'a> Unit<'a> {
 
 /// What was started, in order of its end or of when nobody waited for it any more, and with `cut` what was still starting. Each is said
 /// twice where systemd speaks to the kernel's log and the console: the first counts.
-fn units<'a>(facts: &Facts<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
+fn units<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns, cut: bool) -> Vec<Unit<'a>> {
     let mut open: Vec<(&str, Stamp<'a>)> = Vec::new();
     let mut units: Vec<Unit<'a>> = Vec::new();
     let mut found = Vec::new();
@@ -270,15 +274,15 @@ fn devices(units: &mut [Unit<'_>], found: &[usize]) {
 }
 
 /// The first line of a unit.
-pub(super) fn first<'a>(facts: &Facts<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
+pub(super) fn first<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Option<Stamp<'a>> {
     sayings(facts, from, to).first().map(|(stamp, ..)| *stamp)
 }
 
 /// What the end of the boot waited for, and until when: the prompt, where that is the ready
 /// point; the default target; or whatever came last.
-fn goal(facts: &Facts<'_>, units: &[Unit<'_>], from: Ns, to: Ns) -> (Ns, Option<usize>) {
+fn goal(facts: &RunIndex<'_>, units: &[Unit<'_>], from: Ns, to: Ns) -> (Ns, Option<usize>) {
     let ready = facts.seen.iter().find_map(|s| match s.what {
-        What::ReadyLine { text } if from <= s.at && s.at <= to => {
+        EventKind::ReadyLine { text } if from <= s.at && s.at <= to => {
             Some((s.at.min(to), text.as_str()))
         }
         _ => None,
@@ -389,7 +393,7 @@ fn restart<'a>(tree: &mut Growing<'a>, (from, to): (Ns, Stamp<'a>)) {
 }
 
 /// A unit's span. It began to start between its first process and the line that says so.
-fn node<'a>(facts: &Facts<'a>, unit: &Unit<'a>, start: Stamp<'a>, since: Ns) -> Node<'a> {
+fn node<'a>(facts: &RunIndex<'a>, unit: &Unit<'a>, start: Stamp<'a>, since: Ns) -> Node<'a> {
     let processes = &facts.processes;
     let of_it = processes.all.iter().filter(|p| p.unit == Some(unit.name));
     let began = of_it.filter_map(|p| p.joined).filter(|at| *at <= start.at).max();
@@ -416,7 +420,7 @@ fn under_way(units: &[Unit<'_>], from: Ns, to: Ns) -> Ns {
 
 /// Names a gap between two units of the chain, where systemd is seen at work.
 fn start_jobs<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     tree: &mut Growing<'a>,
     units: &[Unit<'a>],
     (from, to): (Ns, Ns),

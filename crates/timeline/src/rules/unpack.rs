@@ -10,7 +10,7 @@
 use super::kernel::initcall_phase;
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchors, Stamp};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::Line;
 use crate::patterns::On;
 use crate::tree::{Growing, Kind, Node};
@@ -26,7 +26,7 @@ const BEGINS: [&str; 2] = ["Trying to unpack rootfs image", "Unpacking initramfs
 /// What it says when it is done with the packed file.
 const ENDS: &str = "Freeing initrd memory";
 
-fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some((begin, end)) = unpacking(facts) else { return };
     let Some(phase) = initcall_phase(tree).filter(|n| n.start < end.at && end.at <= n.end) else {
         return;
@@ -40,7 +40,7 @@ fn spans<'a>(facts: &Facts<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
 }
 
 /// Since when nothing else was seen to go on, at the end of the unpacking.
-fn waited_since(facts: &Facts<'_>, phase: &Node<'_>, begin: Ns, end: Ns) -> Option<Ns> {
+fn waited_since(facts: &RunIndex<'_>, phase: &Node<'_>, begin: Ns, end: Ns) -> Option<Ns> {
     let begin = begin.max(phase.start);
     if facts.calls.builtin().next().is_none() {
         let said = facts.lines.iter().filter(|l| l.on == On::Kernel && l.timed && l.at < end);
@@ -67,7 +67,7 @@ fn waited_since(facts: &Facts<'_>, phase: &Node<'_>, begin: Ns, end: Ns) -> Opti
 }
 
 /// When it began and when it ended, by the kernel's own words.
-fn unpacking<'a>(facts: &Facts<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
+fn unpacking<'a>(facts: &RunIndex<'a>) -> Option<(Stamp<'a>, Stamp<'a>)> {
     let logged = |l: &&Line<'a>| l.on == On::Kernel && l.timed && (l.stamp.is_some() || !l.console);
     let says = |begins: &'static str| {
         let said = facts.lines.iter().filter(logged).filter(move |l| l.text.starts_with(begins));

@@ -5,7 +5,7 @@
 use super::{network, no_anchors, of_firmware, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
 use crate::backbone::{ENTRY, FIRMWARE};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::lines::{Hit, CLOCK_START_NS, EXACT_NS};
 use crate::tree::{Growing, Node};
 use vmeter_model::Ns;
@@ -24,7 +24,7 @@ pub(crate) fn up_to_entry(name: &str, entry: Stamp<'_>) -> Option<String> {
     }
 }
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     between(facts, anchors, tree);
     if anchors.get(Anchor::Reset).is_none() {
         network::tried(facts, anchors, tree);
@@ -43,7 +43,7 @@ const OF_KERNEL: [(Anchor, &str); 4] = [
 /// shows on, up to what comes next; to its last line, if that is not what it went on to itself.
 /// Until when it is known to have been, if it showed any.
 fn by_its_lines<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     from: Stamp<'a>,
     to: Stamp<'a>,
     skips: bool,
@@ -60,7 +60,7 @@ fn by_its_lines<'a>(
     Some(end)
 }
 
-fn between<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn between<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let seen = |anchor| anchors.get(anchor);
     if facts.another.is_some_and(|another| !another.is_hypervisor) {
         return;

@@ -5,7 +5,7 @@
 pub mod user_space;
 
 use vmeter_model::run::WatchLevel;
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 pub const US: Ns = 1_000;
 pub const MS: Ns = 1_000_000;
@@ -162,12 +162,12 @@ impl Boot {
         }
     }
 
-    fn event(&mut self, source: &str, error_ns: Ns, what: What) {
+    fn event(&mut self, source: &str, error_ns: Ns, what: EventKind) {
         let insns = (source == "tcg-plugin").then_some(self.insns);
         self.events.push(Event { at: self.now, error_ns, source: source.into(), insns, what });
     }
 
-    fn process(&mut self, what: What) {
+    fn process(&mut self, what: EventKind) {
         self.event("process", 0, what);
     }
 
@@ -178,36 +178,40 @@ impl Boot {
         self.run.moments.push((self.now, Moment::VmeterRelease));
     }
 
-    fn trace(&mut self, what: What) {
+    fn trace(&mut self, what: EventKind) {
         self.event("qemu-trace", 2 * US, what);
     }
 
     fn reached(&mut self, symbol: &str) {
-        self.event("tcg-plugin", 100, What::Reached { symbol: symbol.into() });
+        self.event("tcg-plugin", 100, EventKind::Reached { symbol: symbol.into() });
     }
 
-    fn ftrace(&mut self, what: What) {
+    fn ftrace(&mut self, what: EventKind) {
         self.event("guest-ftrace", 5 * US, what);
     }
 
     fn kernel_line(&mut self, text: &str) {
-        self.event("guest-log", 5 * US, What::KernelLine { text: text.into(), by_program: false });
+        self.event(
+            "guest-log",
+            5 * US,
+            EventKind::KernelLine { text: text.into(), by_program: false },
+        );
     }
 
     fn vmm(&mut self) {
         self.pass(MS);
         self.plant("vmm:exec");
-        self.process(What::VmmExec);
+        self.process(EventKind::VmmExec);
         self.hold(200 * US);
         self.pass(20 * MS);
         self.plant("vmm:link");
-        self.process(What::VmmEntry);
+        self.process(EventKind::VmmEntry);
         self.pass(300 * US);
-        self.process(What::VmmMain);
+        self.process(EventKind::VmmMain);
         self.pass(100 * MS);
         self.plant("vmm:init");
         let state = "running".to_owned();
-        self.trace(What::RunState { state });
+        self.trace(EventKind::RunState { state });
         self.pass(50 * US);
     }
 
@@ -218,24 +222,24 @@ impl Boot {
         for (after, line) in SEABIOS {
             self.pass((reset + after - self.now).max(0));
             if line.starts_with("=== PCI device probing") {
-                self.trace(What::FwCfg { item: 0x19, bytes: 0 });
+                self.trace(EventKind::FwCfg { item: 0x19, bytes: 0 });
                 for register in 0..20 {
                     let device = "mch 00:00.0".to_owned();
-                    self.trace(What::PciConfig { write: register > 15, device, register });
+                    self.trace(EventKind::PciConfig { write: register > 15, device, register });
                 }
             }
-            self.event("firmware", 200 * US, What::FirmwareLine { text: (*line).into() });
+            self.event("firmware", 200 * US, EventKind::FirmwareLine { text: (*line).into() });
         }
         self.pass(MS);
         self.plant("bios:overhead");
         for item in [0x16, 0x17, 0x18, 0x0a, 0x0b, 0x12, 0x07, 0x08, 0x11] {
-            self.trace(What::FwCfg { item, bytes: 0 });
+            self.trace(EventKind::FwCfg { item, bytes: 0 });
             self.pass(20 * US);
         }
         self.pass(50 * MS);
         self.plant("kernel:load");
         for item in [0x13, 0x14, 0x15] {
-            self.trace(What::FwCfg { item, bytes: 0 });
+            self.trace(EventKind::FwCfg { item, bytes: 0 });
             self.pass(20 * US);
         }
     }
@@ -259,7 +263,7 @@ impl Boot {
             }
             if *symbol == "console_init" {
                 self.pass(*ns / 2);
-                self.ftrace(What::InitcallLevel { level: "console".into() });
+                self.ftrace(EventKind::InitcallLevel { level: "console".into() });
                 self.call("con_init", None, 0, MS);
             }
             self.pass(*ns);
@@ -269,17 +273,17 @@ impl Boot {
 
     fn call(&mut self, function: &str, module: Option<&str>, pid: i32, ns: Ns) {
         let module = module.map(str::to_owned);
-        let start = What::InitcallStart { function: function.into(), module, pid: Some(pid) };
+        let start = EventKind::InitcallStart { function: function.into(), module, pid: Some(pid) };
         self.ftrace(start);
         self.pass(ns);
         let (function, pid, ret) = (function.into(), Some(pid), Some(0));
-        self.ftrace(What::InitcallEnd { function, pid, ret });
+        self.ftrace(EventKind::InitcallEnd { function, pid, ret });
     }
 
     fn initcalls(&mut self) {
         let mut number = 0;
         for (level, calls) in LEVELS {
-            self.ftrace(What::InitcallLevel { level: (*level).into() });
+            self.ftrace(EventKind::InitcallLevel { level: (*level).into() });
             for _ in 0..*calls {
                 self.pass(5 * US);
                 let long = number == 300;
@@ -309,64 +313,64 @@ impl Boot {
     }
 
     fn step(&mut self, step: &str, ns: Ns) {
-        self.ftrace(What::StepStart { step: step.into() });
+        self.ftrace(EventKind::StepStart { step: step.into() });
         self.pass(ns);
-        self.ftrace(What::StepEnd { step: step.into() });
+        self.ftrace(EventKind::StepEnd { step: step.into() });
         self.pass(2 * US);
     }
 
     fn userspace(&mut self) {
         self.pass(4 * MS);
-        self.ftrace(What::ProcessExec { pid: 1, file: "/init".into() });
+        self.ftrace(EventKind::ProcessExec { pid: 1, file: "/init".into() });
         self.pass(3 * MS);
         let mount = if self.delay.0 == "/init:mount" { self.delay.1 } else { 0 };
         self.step("mount", 2 * MS + mount);
         for module in ["failover", "net_failover", "virtio_net"] {
-            self.ftrace(What::StepStart { step: format!("insmod {module}") });
+            self.ftrace(EventKind::StepStart { step: format!("insmod {module}") });
             self.pass(10 * MS);
-            self.ftrace(What::ModuleLoad { module: module.into(), pid: Some(1) });
+            self.ftrace(EventKind::ModuleLoad { module: module.into(), pid: Some(1) });
             self.pass(50 * US);
             self.call(&format!("{module}_mod_init"), Some(module), 1, 5 * MS);
             self.plant(&format!("insmod {module}"));
             self.pass(MS);
-            self.ftrace(What::StepEnd { step: format!("insmod {module}") });
+            self.ftrace(EventKind::StepEnd { step: format!("insmod {module}") });
             self.pass(2 * US);
         }
         self.udev();
         self.plant("unattributed");
-        self.ftrace(What::Ready);
+        self.ftrace(EventKind::Ready);
         self.pass(US);
     }
 
     fn udev(&mut self) {
         self.step("udev-start", 30 * MS);
-        self.ftrace(What::StepStart { step: "udev-trigger".into() });
+        self.ftrace(EventKind::StepStart { step: "udev-trigger".into() });
         self.pass(MS);
-        self.ftrace(What::ProcessExec { pid: 80, file: "/usr/bin/udevadm".into() });
+        self.ftrace(EventKind::ProcessExec { pid: 80, file: "/usr/bin/udevadm".into() });
         self.pass(50 * MS);
-        self.ftrace(What::ModuleLoad { module: "virtio_blk".into(), pid: Some(81) });
+        self.ftrace(EventKind::ModuleLoad { module: "virtio_blk".into(), pid: Some(81) });
         self.call("virtio_blk_init", Some("virtio_blk"), 81, 8 * MS);
-        self.ftrace(What::ProcessExit { pid: 80, comm: "udevadm".into() });
+        self.ftrace(EventKind::ProcessExit { pid: 80, comm: "udevadm".into() });
         self.pass(MS);
-        self.ftrace(What::StepEnd { step: "udev-trigger".into() });
+        self.ftrace(EventKind::StepEnd { step: "udev-trigger".into() });
         let udev = if self.delay.0 == "/init:udev-overhead" { self.delay.1 } else { 0 };
         self.step("udev-settle", 70 * MS + udev);
     }
 
     fn end(&mut self) {
-        self.ftrace(What::ShutdownStart);
+        self.ftrace(EventKind::ShutdownStart);
         self.pass(6 * MS);
         self.plant("shutdown");
         self.reached("kernel_power_off");
         self.kernel_line("reboot: Power down");
         self.pass(2 * MS);
-        self.trace(What::RunState { state: "shutdown".into() });
+        self.trace(EventKind::RunState { state: "shutdown".into() });
         self.pass(12 * MS);
-        self.process(What::VmmExiting);
+        self.process(EventKind::VmmExiting);
         self.hold(4 * MS);
         self.pass(10 * MS);
         self.plant("vmm:exit");
-        self.process(What::VmmExit);
+        self.process(EventKind::VmmExit);
     }
 }
 
@@ -376,7 +380,7 @@ pub fn record(total_ns: Ns) -> RunRecord {
 }
 
 /// One event.
-pub fn event(at: Ns, error_ns: Ns, source: &str, what: What) -> Event {
+pub fn event(at: Ns, error_ns: Ns, source: &str, what: EventKind) -> Event {
     Event { at, error_ns, source: source.into(), insns: None, what }
 }
 

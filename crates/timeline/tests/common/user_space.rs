@@ -1,7 +1,7 @@
 //! Lines of a console and processes of user space, from nobody's guest.
 
 use super::{event, record, MS};
-use vmeter_model::{Event, Moment, Ns, Span, Timeline, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, Span, Timeline};
 use vmeter_timeline::{build, verify};
 
 pub fn checked(events: &[Event], total: Ns) -> Timeline {
@@ -14,7 +14,7 @@ pub fn checked(events: &[Event], total: Ns) -> Timeline {
 pub fn until(events: &[Event], total: Ns, text: &str) -> Timeline {
     let mut run = record(total);
     run.moments.push((total, Moment::Ready));
-    let ready = event(total, 0, "console", What::ReadyLine { text: text.into() });
+    let ready = event(total, 0, "console", EventKind::ReadyLine { text: text.into() });
     let timeline = build(&[events, &[ready]].concat(), &run);
     assert_eq!(verify(&timeline), Ok(()));
     timeline
@@ -31,36 +31,36 @@ pub fn line(at: Ns, text: &str) -> Event {
         at * MS,
         MS / 10,
         "console",
-        What::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
+        EventKind::ConsoleLine { text: text.into(), end: (at + 1) * MS, later: Vec::new() },
     )
 }
 
 /// Events of processes: at (ms), what.
-pub fn processes(whats: Vec<(Ns, What)>) -> Vec<Event> {
-    let init = What::ProcessExec { pid: 1, file: "/init".into() };
+pub fn processes(whats: Vec<(Ns, EventKind)>) -> Vec<Event> {
+    let init = EventKind::ProcessExec { pid: 1, file: "/init".into() };
     let mut events = vec![event(100 * MS, 0, "ftrace", init)];
     events.extend(whats.into_iter().map(|(at, what)| event(at * MS, 0, "ftrace", what)));
     events
 }
 
-pub fn fork(pid: i32, parent: i32) -> What {
-    What::ProcessFork { pid, parent, thread: false }
+pub fn fork(pid: i32, parent: i32) -> EventKind {
+    EventKind::ProcessFork { pid, parent, thread: false }
 }
 
-pub fn exec(pid: i32, file: &str) -> What {
-    What::ProcessExec { pid, file: file.into() }
+pub fn exec(pid: i32, file: &str) -> EventKind {
+    EventKind::ProcessExec { pid, file: file.into() }
 }
 
-pub fn exit(pid: i32) -> What {
-    What::ProcessExit { pid, comm: "x".into() }
+pub fn exit(pid: i32) -> EventKind {
+    EventKind::ProcessExit { pid, comm: "x".into() }
 }
 
-pub fn wait(pid: i32) -> What {
-    What::ProcessWait { pid, child: None }
+pub fn wait(pid: i32) -> EventKind {
+    EventKind::ProcessWait { pid, child: None }
 }
 
-pub fn reap(pid: i32, by: i32) -> What {
-    What::ProcessReap { pid, by, status: Some(0), cpu_ns: 5_000_000, group: String::new() }
+pub fn reap(pid: i32, by: i32) -> EventKind {
+    EventKind::ProcessReap { pid, by, status: Some(0), cpu_ns: 5_000_000, group: String::new() }
 }
 
 pub fn names(spans: &[Span]) -> Vec<&str> {

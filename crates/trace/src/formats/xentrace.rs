@@ -83,7 +83,7 @@ struct Stream {
     /// The second event of a `lost_records` record, to come next.
     lost_end: Option<u64>,
     state: State,
-    torn: u64,
+    incomplete: u64,
 }
 
 #[derive(PartialEq, Eq, Clone, Copy)]
@@ -152,7 +152,7 @@ impl Stream {
             header.map_or((0, false), |h| ((h >> 28 & 7) as usize, h >> 31 != 0));
         let first = if has_tsc { 3 } else { 1 };
         let (Some(header), true) = (header, bytes.len() >= (first + extra) * 4) else {
-            self.torn += 1;
+            self.incomplete += 1;
             self.at = self.block.len();
             return false;
         };
@@ -211,7 +211,7 @@ impl Reader {
                 order: 0,
                 lost_end: None,
                 state: State::Reading,
-                torn: 0,
+                incomplete: 0,
             }
         });
         let mut reader = Reader {
@@ -278,9 +278,9 @@ impl Reader {
                 self.losses.lost_events += u64::from(stream.words[0]);
             }
             LOST_RECORDS => self.losses.uncounted_gaps += 1,
-            CPU_END if stream.torn > 0 => self.losses.missing.push(format!(
+            CPU_END if stream.incomplete > 0 => self.losses.missing.push(format!(
                 "CPU {}: {} of its windows end within a record",
-                stream.cpu, stream.torn
+                stream.cpu, stream.incomplete
             )),
             _ => {}
         }

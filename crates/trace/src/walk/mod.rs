@@ -179,7 +179,7 @@ impl Walk {
         let cpus = &self.cpus;
         let thread = self.threads.get(index);
         if thread.seen_on(cpu, |since, cpu| cpus.missing(since, cpu)) {
-            v.torn(thread);
+            v.incomplete(thread);
         }
     }
 
@@ -271,7 +271,7 @@ impl Walk {
         self.seen.switches = true;
         self.task::<V>(at);
         if let Some(gone) = self.threads.leaves(prev, at.cpu) {
-            v.torn(self.threads.get(gone));
+            v.incomplete(self.threads.get(gone));
         }
         if let Some(index) = self.part.mine(prev).and_then(|tid| self.threads.find(tid, at.ts)) {
             if self.cpus.gaps {

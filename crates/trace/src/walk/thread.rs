@@ -182,21 +182,21 @@ impl Thread {
     /// some of that CPU are from a moment on. True if so, and it is not known what it did.
     pub(super) fn seen_on(&mut self, cpu: u32, missing: impl Fn(u64, u32) -> bool) -> bool {
         let before = self.cpu.replace(cpu).unwrap_or(cpu);
-        let torn = self.on_cpu() && (missing(self.since, before) || missing(self.since, cpu));
-        if torn {
+        let incomplete = self.on_cpu() && (missing(self.since, before) || missing(self.since, cpu));
+        if incomplete {
             self.state = State::Unknown;
         }
-        torn
+        incomplete
     }
 
     /// Another has its CPU now, and nobody recorded when it left: it is not known what it did
     /// since it was seen last. False if it has left, or has gone to another CPU.
     fn lost(&mut self, cpu: u32) -> bool {
-        let torn = self.on_cpu() && self.on == Some(cpu);
-        if torn {
+        let incomplete = self.on_cpu() && self.on == Some(cpu);
+        if incomplete {
             self.state = State::Unknown;
         }
-        torn
+        incomplete
     }
 
     /// Time in user space that turns out not to be known.

@@ -88,7 +88,7 @@ pub trait Visitor {
     #[inline]
     fn span(&mut self, _thread: &Thread, _ended: &Ended) {}
     /// Events are missing: what the thread did since its last span is not known.
-    fn torn(&mut self, _thread: &Thread) {}
+    fn incomplete(&mut self, _thread: &Thread) {}
     /// A system call is over, or its end is missing.
     #[inline]
     fn call(&mut self, _call: NameId, _request: Option<NameId>, _took: Took) {}

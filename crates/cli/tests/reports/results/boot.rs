@@ -193,7 +193,7 @@ fn machine(label: &str) -> SessionMachine {
     SessionMachine {
         label: label.into(),
         spec: MachineSpec { until: Some("poweroff".into()), ..MachineSpec::default() },
-        chosen: chosen.map(|(a, b, c)| vmeter_model::Chosen::new(a, b, c)).into(),
+        chosen: chosen.map(|(a, b, c)| vmeter_model::ResolvedOption::new(a, b, c)).into(),
         provenance: [("kernel".into(), "sha256:5d1f0c".into())].into(),
         argv: words("qemu-system-x86_64 -machine q35 -accel tcg -kernel vmlinuz"),
         ..SessionMachine::default()

@@ -118,7 +118,7 @@ pub fn result() -> MigrateResult {
         envelope: envelope("migrate"),
         setup: MigrateSetup {
             argv: vec!["qemu-system-x86_64".into(), "-m".into(), "512".into()],
-            chosen: vec![vmeter_model::Chosen::new("machine", "q35", "--machine")],
+            chosen: vec![vmeter_model::ResolvedOption::new("machine", "q35", "--machine")],
             memory_bytes: 512 << 20,
             runs: 3,
             warmup: 1,

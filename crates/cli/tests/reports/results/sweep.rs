@@ -40,7 +40,7 @@ fn point(ports: usize) -> SweepPoint {
         parameters: vec![value(("pcie-root-ports", ports.to_string()))],
         machine: SessionMachine {
             label: format!("pcie-root-ports={ports}"),
-            chosen: vec![vmeter_model::Chosen::new("machine", "q35", "--machine")],
+            chosen: vec![vmeter_model::ResolvedOption::new("machine", "q35", "--machine")],
             ..SessionMachine::default()
         },
         runs: vec![SweptRun {

@@ -6,7 +6,7 @@ use crate::verdict::{interval_pct, ratio_words, sentence, verdict_tone, verdict_
 use crate::words::ended_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
-use vmeter_model::{Cause, Chosen};
+use vmeter_model::{Cause, ResolvedOption};
 use vmeter_render::chart::{Strip, Strips};
 use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
@@ -171,7 +171,7 @@ impl<'a> BenchReport<'a> {
         for machine in &self.result.machines {
             let label = &machine.label;
             facts.push(Fact::new(label, shell::join(&machine.machine.argv), "as executed"));
-            for Chosen { what, value, note } in &machine.machine.chosen {
+            for ResolvedOption { what, value, note } in &machine.machine.chosen {
                 facts.push(Fact::new(format!("{label}: {what}"), value, note));
             }
             let versions = machine.machine.provenance.iter();

@@ -33,7 +33,7 @@ const MEASURED: &[(&str, Named)] = &[
 
 /// What begins a name, and what can be tried on it. The first that fits counts.
 #[rustfmt::skip]
-const HANDLES: &[(&str, &str)] = &[
+const REMEDIES: &[(&str, &str)] = &[
     ("vmm:ld.so",               "fewer shared libraries"),
     ("vmm:link",                "fewer shared libraries"),
     ("vmm:wrapper",             "start the VMM itself"),
@@ -135,7 +135,7 @@ fn handle(name: &str) -> Option<&'static str> {
     if name.contains('+') && !name.contains(' ') {
         return None;
     }
-    HANDLES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
+    REMEDIES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
 }
 
 /// Columns of what can be tried: what an 80-column screen has beside a name of 24.
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn what_can_be_tried_is_never_cut_on_a_screen() {
         let long = |(_, remedy): &&(&str, &str)| remedy.chars().count() > REMEDY_COLUMNS as usize;
-        assert_eq!(HANDLES.iter().find(long), None);
+        assert_eq!(REMEDIES.iter().find(long), None);
     }
 
     #[test]

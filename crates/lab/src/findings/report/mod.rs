@@ -7,7 +7,7 @@ use super::is_measured;
 use super::plan::BASELINE;
 use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
 use vmeter_model::result::Envelope;
-use vmeter_model::{Chosen, Estimate, FindingVerdict};
+use vmeter_model::{Estimate, FindingVerdict, ResolvedOption};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Quantity, Unit};
@@ -253,7 +253,7 @@ impl<'a> FindingsReport<'a> {
             ),
             Fact::new("published", SOURCE, ""),
         ];
-        for Chosen { what, value, note } in &result.machine.chosen {
+        for ResolvedOption { what, value, note } in &result.machine.chosen {
             facts.push(Fact::new(what, value, note));
         }
         let versions = result.machine.provenance.iter();

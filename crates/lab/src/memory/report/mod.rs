@@ -6,7 +6,7 @@ use super::result::{MachineMemory, MemoryResult, Moment, Sample, VmmFigures};
 use super::Stage;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
-use vmeter_model::Chosen;
+use vmeter_model::ResolvedOption;
 use vmeter_record::sources::vmm_memory::Part;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
@@ -163,7 +163,7 @@ impl<'a> MemoryReport<'a> {
                 if Some(moment) != machine.moments.first() {
                     continue;
                 }
-                for Chosen { what, value, note } in &of.chosen {
+                for ResolvedOption { what, value, note } in &of.chosen {
                     facts.push(Fact::new(format!("{label}: {what}"), value, note));
                 }
                 facts.extend(

@@ -2,7 +2,7 @@
 
 use super::script::{Condition, Happening, Line, Script, Sum, Test};
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::{Accel, AskedAccel, Event, MachineSpec, Moment, Ns, What};
+use vmeter_model::{Accel, AskedAccel, Event, EventKind, MachineSpec, Moment, Ns};
 
 /// Name of the source, in [`SourceRecord::name`](vmeter_model::run::SourceRecord::name).
 pub const SOURCE: &str = "mock";
@@ -159,7 +159,7 @@ impl Player<'_> {
         self.now.round() as Ns
     }
 
-    fn push(&mut self, at: Ns, what: What) {
+    fn push(&mut self, at: Ns, what: EventKind) {
         let full = self.scene.watch == WatchLevel::Full && self.planned > 0.0;
         let insns = full.then_some((self.planned * self.script.insns_per_ns) as u64);
         let source = SOURCE.to_owned();
@@ -170,7 +170,7 @@ impl Player<'_> {
     fn line(&mut self, line: &Line) -> Option<Outcome> {
         let value = evaluate(&line.sum, self.scene).min(LONGEST_NS);
         if let Happening::Count(name) = &line.event {
-            let count = What::Count { name: name.clone(), value: value as u64 };
+            let count = EventKind::Count { name: name.clone(), value: value as u64 };
             self.push(self.at(), count);
             return None;
         }
@@ -208,23 +208,26 @@ impl Player<'_> {
                 self.played.moments.push((at, moment));
                 return None;
             }
-            Happening::State(state) => What::RunState { state },
-            Happening::Firmware(text) => What::FirmwareLine { text },
+            Happening::State(state) => EventKind::RunState { state },
+            Happening::Firmware(text) => EventKind::FirmwareLine { text },
             Happening::Console(text) => {
-                self.push(at, What::ConsoleLine { text: text.clone(), end: at, later: Vec::new() });
+                self.push(
+                    at,
+                    EventKind::ConsoleLine { text: text.clone(), end: at, later: Vec::new() },
+                );
                 self.console(&text, at);
                 return None;
             }
-            Happening::Kernel(text) => What::KernelLine { text, by_program: false },
-            Happening::Reach(symbol) => What::Reached { symbol },
-            Happening::Level(level) => What::InitcallLevel { level },
-            Happening::Module(module) => What::ModuleLoad { module, pid: Some(1) },
-            Happening::Exec { pid, file } => What::ProcessExec { pid, file },
-            Happening::Note(text) => What::Note { text },
-            Happening::Shutdown => What::ShutdownStart,
-            Happening::PowerOff => What::PowerOff,
+            Happening::Kernel(text) => EventKind::KernelLine { text, by_program: false },
+            Happening::Reach(symbol) => EventKind::Reached { symbol },
+            Happening::Level(level) => EventKind::InitcallLevel { level },
+            Happening::Module(module) => EventKind::ModuleLoad { module, pid: Some(1) },
+            Happening::Exec { pid, file } => EventKind::ProcessExec { pid, file },
+            Happening::Note(text) => EventKind::Note { text },
+            Happening::Shutdown => EventKind::ShutdownStart,
+            Happening::PowerOff => EventKind::PowerOff,
             Happening::Ready => {
-                self.push(at, What::Ready);
+                self.push(at, EventKind::Ready);
                 if matches!(self.until, Until::Userspace) {
                     self.ready = Some(at);
                 }
@@ -240,7 +243,7 @@ impl Player<'_> {
         self.last = text.to_owned();
         if let Until::Line(regex) = &self.until {
             if regex.is_match(text) {
-                self.push(at, What::Ready);
+                self.push(at, EventKind::Ready);
                 self.ready = Some(at);
             }
         }
@@ -252,7 +255,10 @@ impl Player<'_> {
             Happening::Exit(status) => Some(failed(status, String::new())),
             Happening::Fail { status, text } => Some(failed(status, text)),
             Happening::Panic(line) => {
-                self.push(at, What::ConsoleLine { text: line.clone(), end: at, later: Vec::new() });
+                self.push(
+                    at,
+                    EventKind::ConsoleLine { text: line.clone(), end: at, later: Vec::new() },
+                );
                 Some(Outcome::Panicked { line })
             }
             Happening::Hang => {
@@ -272,15 +278,15 @@ fn failed(status: i32, stderr: String) -> Outcome {
     Outcome::VmmFailed { status: format!("exit status {status}"), stderr }
 }
 
-fn spanning(event: &Happening) -> Option<(What, What)> {
+fn spanning(event: &Happening) -> Option<(EventKind, EventKind)> {
     match event.clone() {
         Happening::Initcall { function, module, pid } => {
             let pid = pid.or(Some(1));
-            let ends = What::InitcallEnd { function: function.clone(), pid, ret: Some(0) };
-            Some((What::InitcallStart { function, module, pid }, ends))
+            let ends = EventKind::InitcallEnd { function: function.clone(), pid, ret: Some(0) };
+            Some((EventKind::InitcallStart { function, module, pid }, ends))
         }
         Happening::Step(step) => {
-            Some((What::StepStart { step: step.clone() }, What::StepEnd { step }))
+            Some((EventKind::StepStart { step: step.clone() }, EventKind::StepEnd { step }))
         }
         _ => None,
     }

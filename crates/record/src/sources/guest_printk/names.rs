@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use vmeter_kernel_image::printk::PrintkRecord;
 use vmeter_kernel_image::{same_build, BuildSymbols};
-use vmeter_model::{kernel_log, Event, What};
+use vmeter_model::{kernel_log, Event, EventKind};
 
 /// A line for each address: the address, and its name.
 pub(super) const FILE: &str = "guest-printk-names.txt";
@@ -67,9 +67,9 @@ pub(super) fn put(names: &Names, events: &mut [Event]) {
     }
     for event in events {
         let text = match &mut event.what {
-            What::KernelLine { text, by_program: false } => text,
+            EventKind::KernelLine { text, by_program: false } => text,
             // Pieces of a line that came one after another are told by their places in it.
-            What::ConsoleLine { text, later, .. } if later.is_empty() => text,
+            EventKind::ConsoleLine { text, later, .. } if later.is_empty() => text,
             _ => continue,
         };
         let start = text.len() - kernel_log::split_stamp(text).1.len();
@@ -93,7 +93,7 @@ mod tests {
             error_ns: 0,
             source: "guest-printk".into(),
             insns: None,
-            what: What::KernelLine { text: text.into(), by_program },
+            what: EventKind::KernelLine { text: text.into(), by_program },
         };
         let said = "calling  0xffffffff82000010 @ 1";
         let mut events = [line(said, false), line(said, true)];

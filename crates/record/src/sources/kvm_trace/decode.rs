@@ -1,17 +1,17 @@
 //! From KVM's events to counts and moments.
 
-mod said;
+mod signal;
 
 use super::place::{Between, Place, Stamp, ENTRY_64, KERNEL_LOAD};
 use super::{ERROR_NS, NAME};
 use crate::clock::Conversion;
 use crate::recorder::SourceError;
 use crate::sources::qemu_trace;
-use said::{Said, POST};
+use signal::{GuestSignal, POST};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_machine::backend;
-use vmeter_model::{Event, Moment, Ns, RunRecord, What};
+use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 use vmeter_trace::event::Body;
 use vmeter_trace::ops::{Access as Asked, Decoder, NameId, Op};
 use vmeter_trace::{open, EventReader, Input};
@@ -89,7 +89,7 @@ pub(super) struct Seen {
     /// The VMM got its first answer from KVM_RUN, and when it had last made a vCPU before.
     answered: Option<(Stamp, Stamp)>,
     made: Stamp,
-    said: Said,
+    said: GuestSignal,
     place: Place,
     last: Stamp,
     /// The last that was not a signal's doing: at its end a VMM sends signals to vCPUs that
@@ -262,7 +262,7 @@ pub(super) fn events(
         events.extend(seen.pci.iter().map(|access| clock.event(access.at, 0, access.what())));
     }
     for (name, value) in counts(seen, stats) {
-        events.push(clock.event(seen.last, 0, What::Count { name, value }));
+        events.push(clock.event(seen.last, 0, EventKind::Count { name, value }));
     }
     Ok(events)
 }
@@ -307,10 +307,10 @@ fn counts(seen: &Seen, stats: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 
 impl Access {
     /// Bus, device and function are in the address (PCI Local Bus 3.0, 3.2.2.3.2).
-    fn what(&self) -> What {
+    fn what(&self) -> EventKind {
         let (bus, device, function) =
             (self.address >> 16 & 0xff, self.address >> 11 & 0x1f, self.address >> 8 & 7);
-        What::PciConfig {
+        EventKind::PciConfig {
             write: self.write,
             device: format!("{bus:02x}:{device:02x}.{function}"),
             register: self.register,
@@ -351,7 +351,7 @@ impl Clock {
         monotonic.saturating_sub(self.exec_ns)
     }
 
-    fn event(&self, stamp: Stamp, error: Ns, what: What) -> Event {
+    fn event(&self, stamp: Stamp, error: Ns, what: EventKind) -> Event {
         let reading = self.tsc.as_ref().map_or(0, |tsc| tsc.error_ns);
         // Counts alone are of the run's end.
         let at = if stamp == 0 { self.total_ns } else { self.at(stamp) };
@@ -361,7 +361,7 @@ impl Clock {
 
     /// The guest's first instruction, and where it went from there.
     fn moments(&self, seen: &Seen, run: &RunRecord, events: &mut Vec<Event>) {
-        let reached = |symbol: &str| What::Reached { symbol: symbol.into() };
+        let reached = |symbol: &str| EventKind::Reached { symbol: symbol.into() };
         let answered = seen.answered.map(|(at, _)| First { at, by: By::Answer });
         let Some(first) = seen.first.or(answered) else { return };
         let error = match first.by {
@@ -375,13 +375,13 @@ impl Clock {
             events.push(self.event(first.at, error, reached("reset-vector")));
             events.extend(entered.map(|symbol| self.event(first.at, error, reached(symbol))));
         }
-        let running = What::RunState { state: "running".into() };
+        let running = EventKind::RunState { state: "running".into() };
         events.push(self.event(first.at, error, running));
         // QEMU's own trace says when it stopped its guest.
         let killed = run.moment(&Moment::VmmKilled).is_some();
         let traced = run.sources.iter().any(|s| s.name == qemu_trace::NAME);
         if !killed && !traced && seen.acted > first.at {
-            let over = What::RunState { state: "shutdown".into() };
+            let over = EventKind::RunState { state: "shutdown".into() };
             events.push(self.event(seen.acted, 0, over));
         }
         events.extend(self.said(&seen.said, run));
@@ -398,7 +398,7 @@ impl Clock {
     }
 
     /// What the guest told its VMM, as marks.
-    fn said(&self, said: &Said, run: &RunRecord) -> Vec<Event> {
+    fn said(&self, said: &GuestSignal, run: &RunRecord) -> Vec<Event> {
         let timer = "Firecracker's boot timer: the guest has booted".to_owned();
         let heard = run.argv.iter().find_map(|word| backend::of_image(Path::new(word)));
         let codes = said
@@ -406,7 +406,7 @@ impl Clock {
             .iter()
             .filter_map(|(at, value)| Some((*at, heard?.debug_code(POST, *value)?)));
         let marks = said.boot_timer.map(|at| (at, timer)).into_iter().chain(codes);
-        marks.map(|(at, text)| self.event(at, 0, What::Note { text })).collect()
+        marks.map(|(at, text)| self.event(at, 0, EventKind::Note { text })).collect()
     }
 
     /// From the making of the last vCPU, or the VMM's `main`, to its first answer, ns.

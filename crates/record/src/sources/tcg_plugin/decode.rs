@@ -4,7 +4,7 @@ use super::stamps::{listed, Listed, Stamp, Stamps};
 use super::virtual_time::VirtualTime;
 use super::{ERROR_NS, NAME};
 use std::collections::BTreeMap;
-use vmeter_model::{Event, Ns, What};
+use vmeter_model::{Event, EventKind, Ns};
 
 /// What puts stamps on the run's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +69,10 @@ pub fn events(stamps: &Stamps, list: &str, clock: &Clock) -> Vec<Event> {
     };
     let end =
         |insns, what| Event { at: clock.end(all), error_ns: 0, source: NAME.into(), insns, what };
-    let note = |text| end(None, What::Note { text });
+    let note = |text| end(None, EventKind::Note { text });
     events.extend(notes(stamps, &names, clock).into_iter().map(note));
     if header.counted && header.unhooked_ns.is_none() {
-        let what = What::Count { name: "guest_insns".into(), value: all };
+        let what = EventKind::Count { name: "guest_insns".into(), value: all };
         events.push(end(Some(all), what));
     }
     events
@@ -119,7 +119,7 @@ struct Initcalls {
 const MAX_RUNNING: usize = 64;
 
 impl Initcalls {
-    fn what(&mut self, stamp: &Stamp, address: &Listed<'_>) -> Option<What> {
+    fn what(&mut self, stamp: &Stamp, address: &Listed<'_>) -> Option<EventKind> {
         let calling = self.calling.iter().position(|vcpu| *vcpu == stamp.vcpu);
         if stamp.returned {
             // From a function that is not listed: a module's.
@@ -130,7 +130,7 @@ impl Initcalls {
             let here = self.running.iter().rposition(|(vcpu, _)| *vcpu == stamp.vcpu);
             let at = here.or(self.running.len().checked_sub(1))?;
             let (_, function) = self.running.remove(at);
-            return Some(What::InitcallEnd { function, pid: None, ret: None });
+            return Some(EventKind::InitcallEnd { function, pid: None, ret: None });
         }
         if address.flags.contains('c') {
             if calling.is_none() {
@@ -142,14 +142,14 @@ impl Initcalls {
             return None;
         }
         if !address.flags.contains('i') {
-            return Some(What::Reached { symbol: address.name.into() });
+            return Some(EventKind::Reached { symbol: address.name.into() });
         }
         self.calling.remove(calling?);
         if self.running.len() == MAX_RUNNING {
             self.running.remove(0);
         }
         self.running.push((stamp.vcpu, address.name.into()));
-        Some(What::InitcallStart { function: address.name.into(), module: None, pid: None })
+        Some(EventKind::InitcallStart { function: address.name.into(), module: None, pid: None })
     }
 }
 
@@ -203,10 +203,10 @@ mod tests {
         let events = events(&stamps, LIST, &Clock::Host { exec_ns: 100, total_ns: 5_000 });
         let told = |e: &Event| {
             let what = match &e.what {
-                What::Reached { symbol } => symbol.clone(),
-                What::InitcallStart { function, .. } => format!("+{function}"),
-                What::InitcallEnd { function, .. } => format!("-{function}"),
-                What::Count { name, value } => format!("{name}={value}"),
+                EventKind::Reached { symbol } => symbol.clone(),
+                EventKind::InitcallStart { function, .. } => format!("+{function}"),
+                EventKind::InitcallEnd { function, .. } => format!("-{function}"),
+                EventKind::Count { name, value } => format!("{name}={value}"),
                 other => format!("{other:?}"),
             };
             format!("{} {what} {}", e.at, e.insns.unwrap_or(0))

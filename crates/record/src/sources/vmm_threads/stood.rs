@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_base::process::Stat;
 use vmeter_model::event::Stall;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// What the words of these threads begin with.
 pub(super) const MARK: char = '~';
@@ -46,7 +46,7 @@ pub(super) fn parse(word: &str) -> Option<(i32, Counts)> {
 }
 
 /// Each time that the machine stood still: until when, how far off that is, and for how long.
-pub(super) fn stalls(looks: &[Look]) -> Vec<(Ns, Ns, What)> {
+pub(super) fn stalls(looks: &[Look]) -> Vec<(Ns, Ns, EventKind)> {
     let looks: Vec<&Look> = looks.iter().filter(|look| !look.at_work.is_empty()).collect();
     let mut stalls = stopped(&looks);
     stalls.extend(looks.windows(2).filter_map(|pair| starved(pair[0], pair[1])));
@@ -54,13 +54,13 @@ pub(super) fn stalls(looks: &[Look]) -> Vec<(Ns, Ns, What)> {
     stalls
 }
 
-fn stall(from: Ns, to: Ns, error: Ns, by: Stall) -> Option<(Ns, Ns, What)> {
+fn stall(from: Ns, to: Ns, error: Ns, by: Stall) -> Option<(Ns, Ns, EventKind)> {
     let ns = to.saturating_sub(from);
-    (ns >= LEAST && error < ns).then_some((to, error, What::Stalled { ns, by }))
+    (ns >= LEAST && error < ns).then_some((to, error, EventKind::Stalled { ns, by }))
 }
 
 /// Rows of looks that found every thread stopped.
-fn stopped(looks: &[&Look]) -> Vec<(Ns, Ns, What)> {
+fn stopped(looks: &[&Look]) -> Vec<(Ns, Ns, EventKind)> {
     let is = |look: &&Look| look.at_work.values().all(|thread| thread.stopped);
     let mut stalls = Vec::new();
     let mut at = 0;
@@ -79,7 +79,7 @@ fn stopped(looks: &[&Look]) -> Vec<(Ns, Ns, What)> {
 }
 
 /// One wait of every thread, which is counted when it is over.
-fn starved(before: &Look, look: &Look) -> Option<(Ns, Ns, What)> {
+fn starved(before: &Look, look: &Look) -> Option<(Ns, Ns, EventKind)> {
     let since = |tid: &i32, now: &Counts| {
         let then = before.at_work.get(tid)?;
         let ran = Ns::try_from(now.ran.saturating_sub(then.ran)).ok()?;
@@ -106,7 +106,7 @@ mod tests {
 
     fn told(text: &str) -> Vec<(Ns, Ns, Stall)> {
         let told = stalls(&parse(text)).into_iter().filter_map(|(at, _, what)| match what {
-            What::Stalled { ns, by } => Some((at / MS, ns / MS, by)),
+            EventKind::Stalled { ns, by } => Some((at / MS, ns / MS, by)),
             _ => None,
         });
         told.collect()

@@ -47,7 +47,7 @@ struct Exit {
 struct Pending {
     open: Open,
     access: Option<Access>,
-    torn: bool,
+    incomplete: bool,
 }
 
 /// The VMEXIT and the request that are open in one vCPU.
@@ -63,7 +63,7 @@ impl Exits {
     pub(super) fn begin(&mut self, at: &At, reason: u32) {
         self.seen += 1;
         self.exit = Exit { valid: true, start: at.ts, reason, handler: Handler::Generic };
-        self.request = Some(Pending { open: Open::at(at), access: None, torn: false });
+        self.request = Some(Pending { open: Open::at(at), access: None, incomplete: false });
     }
 
     /// Takes a handler's record. Returns by how much it speaks for reasons that are numbered
@@ -118,9 +118,9 @@ impl Exits {
 
     /// The guest goes on: the request is served.
     pub(super) fn resumed(&mut self, now: u64) -> Option<VcpuRequest> {
-        let Pending { open, access, torn } = self.request.take()?;
+        let Pending { open, access, incomplete } = self.request.take()?;
         let took = match now.checked_sub(open.start) {
-            Some(_) if torn => Took::Cut,
+            Some(_) if incomplete => Took::Cut,
             ticks => ticks.into(),
         };
         Some(VcpuRequest { open, took, access })
@@ -130,7 +130,7 @@ impl Exits {
     pub(super) fn tear(&mut self) {
         self.exit.valid = false;
         if let Some(request) = &mut self.request {
-            request.torn = true;
+            request.incomplete = true;
         }
     }
 }

@@ -15,22 +15,25 @@ fn pci_accesses_by_ports_and_two_exits_for_each() {
         seen.pio(5, port, write, value);
     }
     assert_eq!((seen.pci_exits, seen.pci_accesses), (5, 2));
-    let whats: Vec<What> = seen.pci.iter().map(Access::what).collect();
-    let access =
-        |write, device: &str, register| What::PciConfig { write, device: device.into(), register };
+    let whats: Vec<EventKind> = seen.pci.iter().map(Access::what).collect();
+    let access = |write, device: &str, register| EventKind::PciConfig {
+        write,
+        device: device.into(),
+        register,
+    };
     assert_eq!(whats, [access(false, "01:1f.2", 0x42), access(true, "00:00.0", 0)]);
 }
 
 /// The moments of a trace, as (ns, error, what).
-fn moments(seen: &Seen, run: &RunRecord) -> Vec<(Ns, Ns, What)> {
+fn moments(seen: &Seen, run: &RunRecord) -> Vec<(Ns, Ns, EventKind)> {
     let clock = Clock { exec_ns: 0, total_ns: 10_000, tsc: None };
     let mut events = Vec::new();
     clock.moments(seen, run, &mut events);
     events.into_iter().map(|e| (e.at, e.error_ns - ERROR_NS, e.what)).collect()
 }
 
-fn state(state: &str) -> What {
-    What::RunState { state: state.into() }
+fn state(state: &str) -> EventKind {
+    EventKind::RunState { state: state.into() }
 }
 
 #[test]
@@ -47,13 +50,13 @@ fn where_no_exit_is_seen_the_first_answer_ends_the_vmms_start() {
 
 #[test]
 fn what_a_guest_tells_its_vmm_is_a_mark_of_that_vmm() {
-    let mut said = Said::default();
+    let mut said = GuestSignal::default();
     for (at, address, length, value) in
         [(5, 0xc000_0000, 4, 123), (6, 0xc000_0000, 1, 9), (7, 0xd000_0000, 1, 123)]
     {
         said.wrote(at, address, Some(length), Some(value));
     }
-    assert_eq!(said, Said::default(), "a device that is elsewhere, or another value");
+    assert_eq!(said, GuestSignal::default(), "a device that is elsewhere, or another value");
     said.put(20, 0x80, 0x41);
     said.put(30, 0x80, 0x60);
     said.put(31, 0x81, 0x61);
@@ -61,7 +64,7 @@ fn what_a_guest_tells_its_vmm_is_a_mark_of_that_vmm() {
     let seen = Seen { first, last: 100, said, ..Seen::default() };
     let marks = |run: &RunRecord| -> Vec<(Ns, String)> {
         let notes = moments(&seen, run).into_iter().filter_map(|(at, _, what)| match what {
-            What::Note { text } => Some((at, text)),
+            EventKind::Note { text } => Some((at, text)),
             _ => None,
         });
         notes.collect()
@@ -77,7 +80,7 @@ fn what_a_guest_tells_its_vmm_is_a_mark_of_that_vmm() {
     assert_eq!(marks(&by(&["taskset", "1", "/opt/cloud-hypervisor-v53", "--kernel"])), codes);
     assert_eq!(marks(&by(&["qemu-system-x86_64"])), [], "POST codes");
     assert_eq!(booted(&seen, &by(&[])), Some(30));
-    let mut seen = Seen { first, said: Said::default(), ..Seen::default() };
+    let mut seen = Seen { first, said: GuestSignal::default(), ..Seen::default() };
     seen.said.wrote(7, 0xc000_0000, Some(1), Some(123));
     assert_eq!(booted(&seen, &by(&[])), Some(7));
     for n in 0..1_000 {

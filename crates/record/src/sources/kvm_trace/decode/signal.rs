@@ -14,14 +14,14 @@ const MAX_CODES: usize = 64;
 
 /// What a guest said.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct GuestSignal {
     /// When it first wrote to the boot timer.
     pub boot_timer: Option<Stamp>,
     /// Codes at the port of POST codes, up to [`MAX_CODES`].
     pub codes: Vec<(Stamp, u8)>,
 }
 
-impl Said {
+impl GuestSignal {
     /// A write of a word to an address.
     pub fn wrote(&mut self, at: Stamp, address: u64, length: Option<u64>, value: Option<u64>) {
         if (address, length, value.map(|value| value & 0xff))

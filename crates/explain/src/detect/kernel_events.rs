@@ -4,7 +4,7 @@
 //! That a call waits for a disk, or for the network, is seen in its sleeps. Why it does, these
 //! events say (vscan, writeback, tcp), where they are recorded.
 
-use super::habits::link;
+use super::patterns::link;
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::calls::{Caller, Provoked};
@@ -26,9 +26,9 @@ const SYN_S: f64 = 1.0;
 const DATA_S: f64 = 0.2;
 
 /// What such events say.
-pub struct Signs;
+pub struct KernelEvents;
 
-impl Detector for Signs {
+impl Detector for KernelEvents {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut by: BTreeMap<(Sign, Option<Caller>), Provoked> = BTreeMap::new();
         for ((who, sign), seen) in &view.evidence.ledger.signs {
@@ -58,7 +58,7 @@ fn again(sign: Sign) -> Option<(u16, bool)> {
     }
 }
 
-impl Signs {
+impl KernelEvents {
     /// A call in which memory is taken back, or is not there yet.
     fn reclaims(
         &self,
@@ -104,7 +104,7 @@ impl Signs {
             suggestion: suggestion.into(),
             confirm: "grep -H . /sys/fs/cgroup/*/memory.{max,high,events}; vmstat 1 5".into(),
             at_most: Some(Severity::Medium),
-            foreign: view.is_foreign(group),
+            other_program: view.is_foreign(group),
             ..Candidate::default()
         })
     }

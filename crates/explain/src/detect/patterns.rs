@@ -3,7 +3,7 @@
 //! switches.
 
 use super::growth::{series_grows, Growth};
-use super::levels::{level_of, Level};
+use super::segments::{level_of, PathSegment};
 use super::view::LEAST_SHARE;
 use super::waits::waits;
 use super::{Candidate, Detector, View};
@@ -34,9 +34,9 @@ const HAND_OVERS: (u64, f64) = (500, 400e-6);
 const CALLS_S: f64 = 60e-6;
 
 /// What threads do again and again.
-pub struct Habits;
+pub struct Patterns;
 
-impl Detector for Habits {
+impl Detector for Patterns {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut all = habits(view);
         all.extend(super::throttled::throttled(view));
@@ -308,7 +308,7 @@ fn both_little(view: &View<'_>, (a, b): (GroupId, GroupId), count: u64) -> bool 
 fn hand_over(
     view: &View<'_>,
     group: GroupId,
-    level: &Level,
+    level: &PathSegment,
 ) -> Option<((GroupId, GroupId), Candidate)> {
     let (other, sum) = level.wakers().first().copied()?;
     let evidence = view.evidence;
@@ -363,7 +363,7 @@ fn hand_over(
 }
 
 /// Computing of one's own; without system calls, short stretches on a CPU are taken for calls.
-fn computing(view: &View<'_>, group: GroupId, level: &Level, rounds: u64) -> u64 {
+fn computing(view: &View<'_>, group: GroupId, level: &PathSegment, rounds: u64) -> u64 {
     let own = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
     let file = view.evidence.groups.get(group).map_or(0, |group| group.first.file);
     let each = view.seconds(own / rounds.max(1)).unwrap_or(0.0);

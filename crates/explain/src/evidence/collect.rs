@@ -1,12 +1,12 @@
 //! What the visitor needs for each event: who, when, where, on the common time base.
 
-use super::doubts::GRACE;
 use super::features::Feature;
 use super::groups::is_kernel_name;
 use super::model::served;
-use super::subject::{Anatomy, Part, What, Who};
+use super::subject::{Breakdown, Part, SubjectKind, Who};
 use super::thread::{Segment, State, Thread, Waker};
-use super::{xen, Witness};
+use super::uncertain_wakers::GRACE;
+use super::{xen, Collector};
 use crate::detect::waits;
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
@@ -66,7 +66,7 @@ fn may_wake(call: &str, asleep: &str) -> bool {
     }
 }
 
-impl Witness<'_> {
+impl Collector<'_> {
     pub(super) fn tid(&self, thread: &walk::Thread) -> Tid {
         Tid { file: self.moment.file, tid: thread.tid }
     }
@@ -205,7 +205,7 @@ impl Witness<'_> {
     }
 
     /// What a request's time went into.
-    pub(super) fn anatomy(&self, thread: &walk::Thread, request: &Request<'_>) -> Anatomy {
+    pub(super) fn anatomy(&self, thread: &walk::Thread, request: &Request<'_>) -> Breakdown {
         let (now, tid) = (self.moment.ts, self.tid(thread));
         let start = self.common(request.open.start);
         let event = match request.by {
@@ -213,12 +213,12 @@ impl Witness<'_> {
             By::UserspaceExit => "kvm_userspace_exit",
         };
         let place = Place { cpu: request.open.cpu, stamp: request.open.start, ..self.place(event) };
-        let mut anatomy = Anatomy {
+        let mut anatomy = Breakdown {
             total: now.saturating_sub(start),
             place,
-            torn: matches!(request.took, Took::Cut | Took::Unknown),
+            incomplete: matches!(request.took, Took::Cut | Took::Unknown),
             start,
-            ..Anatomy::default()
+            ..Breakdown::default()
         };
         let sleep = self.evidence.threads.get(&tid).and_then(|thread| thread.sleep);
         anatomy.sleep = sleep.filter(|sleep| sleep.start >= start);
@@ -228,10 +228,10 @@ impl Witness<'_> {
     }
 
     /// What an access is for.
-    pub(super) fn what(&self, access: Access) -> Option<What> {
+    pub(super) fn what(&self, access: Access) -> Option<SubjectKind> {
         match access {
-            Access::Hypercall { name } => Some(What::Hypercall(self.moment.sym(name))),
-            access => What::of(access),
+            Access::Hypercall { name } => Some(SubjectKind::Hypercall(self.moment.sym(name))),
+            access => SubjectKind::of(access),
         }
     }
 
@@ -243,11 +243,11 @@ impl Witness<'_> {
     pub(super) fn xen_request(&mut self, vcpu: vcpus::VcpuId, request: &vcpus::VcpuRequest) {
         let now = self.moment.ts;
         let Some(exit) = self.evidence.xen.resumed(self.vcpu(vcpu), now) else { return };
-        let Some(what) = request.access.and_then(What::of) else { return };
+        let Some(what) = request.access.and_then(SubjectKind::of) else { return };
         let (start, place) = (exit.start, exit.place);
-        let torn = matches!(request.took, Took::Cut | Took::Unknown);
+        let incomplete = matches!(request.took, Took::Cut | Took::Unknown);
         let total = now.saturating_sub(start);
-        let mut anatomy = Anatomy { total, start, place, torn, ..Anatomy::default() };
+        let mut anatomy = Breakdown { total, start, place, incomplete, ..Breakdown::default() };
         for (state, from, to) in exit.spans {
             let ticks = to.saturating_sub(from);
             match (state, self.evidence.xen.model()) {

@@ -7,7 +7,7 @@
 use super::exits::{is_console, is_pci_config};
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
-use crate::evidence::subject::{Key, Subject, What};
+use crate::evidence::subject::{Key, Subject, SubjectKind};
 use crate::kind::Why;
 use crate::result::Severity;
 use vmeter_render::quantity::{brief_percent, grouped};
@@ -20,14 +20,14 @@ const MOST: f64 = 0.6;
 const FILLS: f64 = 0.2;
 
 /// A register that moves data a unit at a time.
-pub struct AccessByAccess;
+pub struct SmallAccesses;
 
-impl Detector for AccessByAccess {
+impl Detector for SmallAccesses {
     fn detect(&self, view: &View<'_>) -> Vec<Candidate> {
         let mut all = view.requests();
         // KVM's own trace has the times, where there is one.
         if all.is_empty() && view.seconds(1).is_some() {
-            all = view.subjects(What::is_logged);
+            all = view.subjects(SubjectKind::is_logged);
         }
         let most = all.iter().max_by_key(|(_, subject)| subject.count);
         let Some((key, subject)) = most.copied() else { return Vec::new() };
@@ -36,7 +36,7 @@ impl Detector for AccessByAccess {
     }
 }
 
-impl AccessByAccess {
+impl SmallAccesses {
     fn most(
         &self,
         view: &View<'_>,
@@ -45,10 +45,10 @@ impl AccessByAccess {
         accesses: u64,
     ) -> Option<Candidate> {
         let (number, write, logged) = match key.what {
-            What::Port { port, write } => (Some(port), write, false),
-            What::LoggedPort { port, write } => (Some(port), write, true),
-            What::Mmio { write, .. } => (None, write, false),
-            What::LoggedMmio { write, .. } => (None, write, true),
+            SubjectKind::Port { port, write } => (Some(port), write, false),
+            SubjectKind::LoggedPort { port, write } => (Some(port), write, true),
+            SubjectKind::Mmio { write, .. } => (None, write, false),
+            SubjectKind::LoggedMmio { write, .. } => (None, write, true),
             _ => return None,
         };
         let of_all = subject.count as f64 / accesses.max(1) as f64;

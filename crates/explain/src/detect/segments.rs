@@ -80,7 +80,7 @@ pub enum NoCpu {
 
 /// One thread, or threads of one name, on the way.
 #[derive(Debug, Clone, Default)]
-pub struct Level {
+pub struct PathSegment {
     /// Who; none for the subject.
     pub who: Option<GroupId>,
     /// Time in all.
@@ -104,10 +104,10 @@ pub struct Level {
     /// While without a CPU: who had it by a higher priority.
     pub preempted: BTreeMap<GroupId, Sum>,
     /// While without a CPU: who had it, doing what.
-    pub rivals: BTreeMap<(GroupId, Option<Frame>), Sum>,
+    pub preempters: BTreeMap<(GroupId, Option<Frame>), Sum>,
 }
 
-impl Level {
+impl PathSegment {
     /// Leaves out what is done in some calls and states.
     fn without(&mut self, unwanted: impl Fn(Option<Frame>, Frame) -> bool) {
         let (calls, all) = (&mut self.calls, &mut self.all);
@@ -181,7 +181,7 @@ impl Level {
         scale(&mut self.all);
         scale(&mut self.idle);
         self.parts.values_mut().chain(self.calls.values_mut()).for_each(scale);
-        self.rivals.values_mut().for_each(scale);
+        self.preempters.values_mut().for_each(scale);
         self.squares *= part * part;
     }
 
@@ -208,7 +208,7 @@ impl Level {
 
     /// Its system calls, the one with most time first.
     pub fn system_calls(&self) -> impl Iterator<Item = (Sym, Sum)> {
-        Level::sorted(&self.calls).into_iter().filter_map(|(call, sum)| match call {
+        PathSegment::sorted(&self.calls).into_iter().filter_map(|(call, sum)| match call {
             Some(Frame::Call(call)) => Some((call, sum)),
             _ => None,
         })
@@ -225,7 +225,7 @@ impl Level {
     /// Ticks without a CPU by who had it.
     pub fn had_by(&self) -> BTreeMap<GroupId, u64> {
         let mut by: BTreeMap<GroupId, u64> = BTreeMap::new();
-        for ((group, _), sum) in &self.rivals {
+        for ((group, _), sum) in &self.preempters {
             let all = by.entry(*group).or_default();
             *all = all.saturating_add(sum.ticks);
         }
@@ -324,12 +324,12 @@ impl Level {
                 wakers.entry(*group).or_default().add(sum.ticks, sum.count, sum.worst);
             }
         }
-        Level::sorted(&wakers)
+        PathSegment::sorted(&wakers)
     }
 }
 
 /// The levels from a root on.
-pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<Level> {
+pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<PathSegment> {
     let Some(root) = view.tree().root_of(first) else { return Vec::new() };
     let mut nodes = vec![root];
     let mut who = None;
@@ -337,7 +337,7 @@ pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<Level> {
         Some(group) => vec![group],
         None => view.evidence.vcpu_groups().into_iter().collect(),
     };
-    let mut all: Vec<Level> = Vec::new();
+    let mut all: Vec<PathSegment> = Vec::new();
     let mut waited = 0;
     let mut whole = 0;
     while all.len() < MOST {
@@ -389,7 +389,7 @@ pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<Level> {
 }
 
 /// The first level of a root.
-pub fn level_of(view: &View<'_>, root: Frame) -> Option<Level> {
+pub fn level_of(view: &View<'_>, root: Frame) -> Option<PathSegment> {
     levels(view, root, Start::Most).into_iter().next()
 }
 
@@ -400,9 +400,9 @@ fn known(
     nodes: &[u32],
     (who, group): (Option<GroupId>, Option<GroupId>),
     path: &[GroupId],
-) -> (Level, Vec<(GroupId, u32)>) {
+) -> (PathSegment, Vec<(GroupId, u32)>) {
     let (own, wakers) = level(view, nodes, who, group);
-    let unknown = |level: &Level| level.ticks(|_, state| state == Frame::Unknown);
+    let unknown = |level: &PathSegment| level.ticks(|_, state| state == Frame::Unknown);
     let life = who.and_then(|who| view.tree().root_of(Frame::Life(who)));
     let Some(life) = life.filter(|_| unknown(&own) * 2 > own.all.ticks) else {
         return (own, wakers);
@@ -429,9 +429,9 @@ fn level(
     nodes: &[u32],
     who: Option<GroupId>,
     own: Option<GroupId>,
-) -> (Level, Vec<(GroupId, u32)>) {
+) -> (PathSegment, Vec<(GroupId, u32)>) {
     let tree = view.tree();
-    let mut level = Level { who, ..Level::default() };
+    let mut level = PathSegment { who, ..PathSegment::default() };
     let mut wakers = Vec::new();
     for &at in nodes {
         let Some(node) = tree.node(at) else { continue };
@@ -468,7 +468,7 @@ fn level(
                 let sum = level.parts.entry((call, state.frame)).or_default();
                 sum.add(state.ticks, state.count, state.worst);
                 if state.frame == Frame::NoCpu {
-                    rivals(view, at, &mut level);
+                    preempters(view, at, &mut level);
                 }
             }
             level.calls.entry(call).or_default().add(ticks, count, worst);
@@ -477,7 +477,7 @@ fn level(
     (level, wakers)
 }
 
-fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
+fn preempters(view: &View<'_>, at: u32, level: &mut PathSegment) {
     let tree = view.tree();
     for (at, rival) in tree.within(at) {
         if rival.frame == Frame::Idle {
@@ -494,12 +494,12 @@ fn rivals(view: &View<'_>, at: u32, level: &mut Level) {
         };
         let mut left = rival.ticks;
         for (_, doing) in tree.within(at) {
-            let sum = level.rivals.entry((group, Some(doing.frame))).or_default();
+            let sum = level.preempters.entry((group, Some(doing.frame))).or_default();
             sum.add(doing.ticks, doing.count, doing.worst);
             left = left.saturating_sub(doing.ticks);
         }
         if left > 0 {
-            level.rivals.entry((group, None)).or_default().add(left, rival.count, rival.worst);
+            level.preempters.entry((group, None)).or_default().add(left, rival.count, rival.worst);
         }
     }
 }

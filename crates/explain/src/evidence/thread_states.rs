@@ -3,11 +3,11 @@
 use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
-use super::life::{Life, Piece, Wait, EXITS, MAX_WAITS};
-use super::subject::{Anatomy, Key, What};
+use super::subject::{Breakdown, Key, SubjectKind};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
-use super::{Evidence, Witness};
+use super::wait_for::{Life, Piece, Wait, EXITS, MAX_WAITS};
+use super::{Collector, Evidence};
 use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Op, Sleep};
@@ -50,7 +50,7 @@ impl Evidence {
 /// are nanoseconds.
 const SECTION: u64 = 1 << 14;
 
-impl Witness<'_> {
+impl Collector<'_> {
     /// A thread touches a page that is not there.
     pub(super) fn touches(&mut self, thread: &walk::Thread) {
         let (now, room) = (self.moment.ts, self.evidence.room());
@@ -64,9 +64,14 @@ impl Witness<'_> {
     }
 
     /// A request is over: into the tree, and to those of its kind.
-    pub(super) fn grow(&mut self, thread: &walk::Thread, what: What, anatomy: &mut Anatomy) {
+    pub(super) fn grow(
+        &mut self,
+        thread: &walk::Thread,
+        what: SubjectKind,
+        anatomy: &mut Breakdown,
+    ) {
         let key = Key { file: self.moment.file, what };
-        let root = self.evidence.tree.root(Frame::Request(key)).filter(|_| !anatomy.torn);
+        let root = self.evidence.tree.root(Frame::Request(key)).filter(|_| !anatomy.incomplete);
         if let Some(root) = root {
             self.evidence.tree.count(root);
             let tid = self.tid(thread);

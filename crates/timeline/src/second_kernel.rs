@@ -15,7 +15,7 @@ use crate::landmarks::{KERNEL_ENTRIES, MAPPED, STARTED};
 use crate::rules::XEN;
 use std::collections::HashSet;
 use vmeter_model::kernel_log::{comes_up, split_stamp, SLACK};
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 /// What a kernel says last before it starts another: 4.3 on, and before that.
 const STARTS: &[&str] =
@@ -66,7 +66,9 @@ pub(crate) fn split<'a>(mut input: Input<'a>) -> (Input<'a>, Option<Later<'a>>) 
     let Some((index, by)) = started(&input.seen) else { return (input, None) };
     let last = input.seen[index];
     let at = match last.what {
-        What::ConsoleLine { end, .. } if by == By::Silent => (*end).clamp(last.at, input.total),
+        EventKind::ConsoleLine { end, .. } if by == By::Silent => {
+            (*end).clamp(last.at, input.total)
+        }
         _ => last.at,
     };
     let since = Stamp { at, ..Stamp::of(&last) };
@@ -88,14 +90,14 @@ pub(crate) fn split<'a>(mut input: Input<'a>) -> (Input<'a>, Option<Later<'a>>) 
 }
 
 /// True for what is of the VMM's process, or of the whole run.
-fn of_process(what: &What) -> bool {
+fn of_process(what: &EventKind) -> bool {
     matches!(
         what,
-        What::VmmExiting
-            | What::WrapperResumed
-            | What::VmmExit
-            | What::VmmKilled
-            | What::Count { .. }
+        EventKind::VmmExiting
+            | EventKind::WrapperResumed
+            | EventKind::VmmExit
+            | EventKind::VmmKilled
+            | EventKind::Count { .. }
     )
 }
 
@@ -110,11 +112,13 @@ struct Line<'a> {
 /// The last event of the first kernel, and how it gave way.
 fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
     // What comes later is said by a wrapper.
-    let gone = |s: &Seen<'_>| matches!(s.what, What::VmmExiting | What::VmmExit | What::VmmKilled);
+    let gone = |s: &Seen<'_>| {
+        matches!(s.what, EventKind::VmmExiting | EventKind::VmmExit | EventKind::VmmKilled)
+    };
     let exiting = seen.iter().find(|s| gone(s)).map_or(Ns::MAX, |s| s.at);
     let authors = Authors::of(seen);
     let of_console = seen.iter().enumerate().filter_map(|(index, s)| match s.what {
-        What::ConsoleLine { text, .. } if s.at <= exiting => {
+        EventKind::ConsoleLine { text, .. } if s.at <= exiting => {
             let (stamp, text) = split_stamp(text);
             let text = text.trim_end();
             let program = stamp.is_some_and(|stamp| authors.is_of_program(s.at, stamp, text));
@@ -138,7 +142,7 @@ fn started(seen: &[Seen<'_>]) -> Option<(usize, By)> {
 fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
     let logged = || {
         seen.iter().filter_map(|s| match s.what {
-            What::KernelLine { text, by_program: false } => Some((s, text.trim_end())),
+            EventKind::KernelLine { text, by_program: false } => Some((s, text.trim_end())),
             _ => None,
         })
     };
@@ -151,7 +155,9 @@ fn by_log(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
         return None;
     }
     let begun = seen.iter().position(|s| match s.what {
-        What::Reached { symbol } => BEGUN.contains(&symbol.as_str()) && s.at + s.error < before,
+        EventKind::Reached { symbol } => {
+            BEGUN.contains(&symbol.as_str()) && s.at + s.error < before
+        }
         _ => false,
     });
     let stamped = lines.iter().find(|line| line.stamp.is_some()).map(|line| line.index);
@@ -183,14 +189,16 @@ fn is_within(lines: &[Line<'_>], line: &Line<'_>) -> bool {
 /// The last event before the machine was reset, by the VMM's own word, once a kernel had run: a
 /// firmware may begin anew before it boots anything.
 fn reset(seen: &[Seen<'_>], lines: &[Line<'_>]) -> Option<usize> {
-    let kernels = |what: &What| match what {
-        What::Reached { symbol } => symbol == MAPPED || KERNEL_ENTRIES.contains(&symbol.as_str()),
+    let kernels = |what: &EventKind| match what {
+        EventKind::Reached { symbol } => {
+            symbol == MAPPED || KERNEL_ENTRIES.contains(&symbol.as_str())
+        }
         _ => false,
     };
     let mut stamped = lines.iter().filter(|line| line.stamp.is_some()).map(|line| line.index);
     let ran = seen.iter().position(|s| kernels(s.what)).into_iter().chain(stamped.next()).min()?;
     let after = || seen.iter().enumerate().skip(ran);
-    let (index, reset) = after().find(|(_, s)| *s.what == What::MachineReset)?;
+    let (index, reset) = after().find(|(_, s)| *s.what == EventKind::MachineReset)?;
     // What the kernel said last may arrive later.
     let late = |line: &&Line<'_>| {
         line.at - reset.at <= ARRIVES_WITHIN_NS && line.stamp.is_some_and(|at| at > SLACK)

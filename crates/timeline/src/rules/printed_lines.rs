@@ -11,13 +11,13 @@ use super::kernel::initcall_phase;
 use super::processes::USERSPACE;
 use super::{to_rom, RuleSet};
 use crate::anchors::{Anchor, Anchors, Candidates, Stamp, Trust};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::{is_linux, open_end};
 use crate::lines::{Line, BANNER, EXACT_NS};
 use crate::patterns::On;
 use crate::tree::{Fill, Growing, Node};
 use std::collections::HashSet;
-use vmeter_model::{Ns, What};
+use vmeter_model::{EventKind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -36,7 +36,7 @@ const START: &str = "/init:start";
 /// Longest name, characters.
 const MAX_NAME: usize = 60;
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     if facts.calls.builtin().next().is_none() {
         if let Some((from, to)) = initcall_phase(tree).map(|n| (n.start, n.end)) {
             place(tree, stretches(facts, |_| true, from, to));
@@ -66,7 +66,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 
 /// The first line of a program says that init was there by then, which is worth something where
 /// nothing tells it better.
-fn anchors<'a>(facts: &Facts<'a>, found: &mut Candidates<'a>) {
+fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     if !is_linux(facts) {
         return;
     }
@@ -83,7 +83,7 @@ fn stamp_of<'a>(line: &Line<'a>) -> Stamp<'a> {
 
 /// From when on the lines of the console that are not the kernel's are its programs': it has begun,
 /// and its own lines have a stamp or do not come.
-fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
+fn kernel_runs(facts: &RunIndex<'_>, found: &Candidates<'_>) -> Option<Ns> {
     let first = |of: &dyn Fn(&Line<'_>) -> bool| facts.lines.iter().find(|l| of(l)).map(|l| l.at);
     let stamped = first(&|l| l.console && l.stamp.is_some());
     if stamped.is_none() && first(&|l| l.console && l.text.starts_with(BANNER)).is_some() {
@@ -99,18 +99,18 @@ fn kernel_runs(facts: &Facts<'_>, found: &Candidates<'_>) -> Option<Ns> {
 }
 
 /// When the VMM's own code began.
-fn main(facts: &Facts<'_>) -> Option<Ns> {
-    facts.first(|what| *what == What::VmmMain).map(|main| main.at)
+fn main(facts: &RunIndex<'_>) -> Option<Ns> {
+    facts.first(|what| *what == EventKind::VmmMain).map(|main| main.at)
 }
 
 /// True if the console shows no boot loader: what it shows after a firmware's lines is the work of
 /// what the VMM was given as a kernel.
-fn is_direct(facts: &Facts<'_>) -> bool {
+fn is_direct(facts: &RunIndex<'_>) -> bool {
     to_rom(facts).is_some() || facts.hits.iter().all(|h| h.on != On::Loader)
 }
 
 /// Lines of the console that are neither the kernel's, a firmware's, a boot loader's nor QEMU's.
-pub(super) fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Line<'a>> + 'f {
+pub(super) fn programs<'f, 'a>(facts: &'f RunIndex<'a>) -> impl Iterator<Item = Line<'a>> + 'f {
     let logged: HashSet<&str> =
         facts.lines.iter().filter(|l| !l.console).map(|l| l.text.trim()).collect();
     let last_of_loader = facts.hits.iter().filter(|h| h.on == On::Loader).map(|h| h.at).max();
@@ -123,7 +123,7 @@ pub(super) fn programs<'f, 'a>(facts: &'f Facts<'a>) -> impl Iterator<Item = Lin
 }
 
 /// The first line of a guest that shows no sign of Linux, after what its loader handed over to began.
-fn first_of_guest<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
+fn first_of_guest<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>) -> Option<Stamp<'a>> {
     let begun = [Anchor::KernelEntry, Anchor::Decompress, Anchor::KernelFirst];
     let begun = begun.into_iter().find_map(|anchor| anchors.get(anchor)).map(|at| at.at);
     let loads = begun.is_none() && anchors.get(Anchor::Loader).is_some();
@@ -155,7 +155,7 @@ pub(super) fn gaps(tree: &Growing<'_>, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
 
 /// True for a span whose gaps nothing explains, or its own name alone.
 fn is_open(node: &Node<'_>) -> bool {
-    matches!(node.fill, Fill::Unattributed | Fill::Said)
+    matches!(node.fill, Fill::Unattributed | Fill::LogMessage)
 }
 
 /// The gaps between the parts of a span that explains none of them, and of those inside it.
@@ -176,7 +176,7 @@ fn unexplained(node: &Node<'_>, gaps: &mut Vec<(Ns, Ns)>) {
 /// What went on when a gap began: after the last line before it, or, before any program's
 /// first line, init's start.
 pub(super) fn before<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     of: impl Fn(&Line<'a>) -> bool,
     begin: Ns,
     from: Ns,
@@ -204,7 +204,7 @@ pub(super) fn before<'a>(
 
 /// Each line's stretch that is worth a name.
 pub(super) fn stretches<'a>(
-    facts: &Facts<'a>,
+    facts: &RunIndex<'a>,
     of: impl Fn(&Line<'a>) -> bool,
     from: Ns,
     to: Ns,

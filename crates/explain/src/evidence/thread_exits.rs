@@ -1,7 +1,7 @@
 //! Which threads have ended, and which switches of a CPU do not follow upon each other.
 
 use super::groups::Groups;
-use super::life::EXITS;
+use super::wait_for::EXITS;
 use crate::merge::Merge;
 use crate::moment::{Moment, Tid};
 use std::collections::BTreeMap;

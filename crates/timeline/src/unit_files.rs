@@ -8,7 +8,7 @@ use crate::input::Seen;
 use crate::lines::Line;
 use crate::rules::described;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vmeter_model::{UnitFile, What};
+use vmeter_model::{EventKind, UnitFile};
 
 /// What services, and what sockets, paths and timers come after.
 const BASIC: &str = "basic.target";
@@ -38,7 +38,7 @@ impl<'a> Orders<'a> {
         let files: Vec<&UnitFile> = seen
             .iter()
             .filter_map(|s| match s.what {
-                What::UnitFile { file } => Some(file),
+                EventKind::UnitFile { file } => Some(file),
                 _ => None,
             })
             .collect();

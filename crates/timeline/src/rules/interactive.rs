@@ -3,7 +3,7 @@
 
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors};
-use crate::facts::Facts;
+use crate::facts::RunIndex;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::tree::{Growing, Node};
@@ -20,7 +20,7 @@ const SHORTEST_NS: Ns = 100_000_000;
 /// Questions for what only a person has.
 const ASKS: &str = r"\b([Pp]ass ?phrase|[Pp]assword|PIN|[Uu]nlock disk)\b[^:]*: ?(\(press TAB for no echo\) ?)?\**$";
 
-fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
+fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
     let lines = facts.lines.iter().filter(|l| l.console && l.timed && l.stamp.is_none());
@@ -37,7 +37,7 @@ fn spans<'a>(facts: &Facts<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
 
 /// Where no process tells it: from the answer to cryptsetup's word that the volume is open
 /// (Debian's /usr/lib/cryptsetup/functions).
-fn opens<'a>(facts: &Facts<'a>, tree: &mut Growing<'a>, answered: Ns, limit: Ns) {
+fn opens<'a>(facts: &RunIndex<'a>, tree: &mut Growing<'a>, answered: Ns, limit: Ns) {
     let says = |l: &&Line<'_>| l.text.starts_with("cryptsetup: ") && l.text.contains(OPENED);
     let inside = |l: &&Line<'_>| l.console && answered < l.at && l.at < limit;
     if let Some(line) = facts.lines.iter().filter(inside).find(says) {
