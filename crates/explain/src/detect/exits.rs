@@ -135,6 +135,10 @@ impl PciPorts {
         };
         let data = requests.iter().filter(|(other, _)| data(other));
         let words: u64 = data.map(|(_, subject)| subject.count).sum();
+        // Some other device than PCI has the port, if no word follows its address.
+        if words.saturating_mul(4) < subject.count {
+            return None;
+        }
         let name = view.subject(key);
         Some(Candidate {
             why: Why::Accesses,
