@@ -1,12 +1,12 @@
 //! `vmeter findings`: each known cause of a slow boot, measured here or on the user's machine.
 
 mod blocks;
-mod catalogue;
+pub(crate) mod catalogue;
 mod change;
 mod consoles;
 mod gate;
-mod kitchen;
-mod own;
+pub(crate) mod kitchen;
+pub(crate) mod own;
 mod plan;
 pub mod report;
 mod result;
@@ -82,7 +82,7 @@ pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)
 /// True for a cause of which there is a pair of machines, with and without it.
 /// On a machine of one's own it takes a remedy that leaves the machine what it is.
 pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
-    catalogue::named(id).is_some_and(|finding| !own || matches!(finding.own, Own::Remedy { .. }))
+    catalogue::named(id).is_some_and(|finding| !own || matches!(finding.own, Own::Remedy(_)))
 }
 
 /// Measures findings.
@@ -130,7 +130,7 @@ fn begun(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<(Session, V
         let exact = !options.no_icount && base.is_slowed_by_counting();
         plan::of_options(&chosen, &kitchen, exact)
     } else {
-        plan::of_own(&chosen, &options.spec, &base.machine)
+        plan::of_own(&chosen, &options.spec, &base.machine, &cache)
     };
     options.runs.check_size(timed.len())?;
     let prepared = timed.iter().chain(&exact).map(|(label, spec)| one(label, spec));

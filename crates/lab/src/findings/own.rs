@@ -2,6 +2,7 @@
 
 use super::catalogue::OwnChange;
 use std::ffi::OsString;
+use std::path::Path;
 use vmeter_machine::argv;
 use vmeter_machine::backend::Machine;
 use vmeter_model::MachineSpec;
@@ -123,8 +124,16 @@ impl OwnMachine {
     }
 }
 
-/// The user's machine with these changes.
-pub(crate) fn changed(base: &MachineSpec, machine: &Machine, changes: &[OwnChange]) -> MachineSpec {
+/// The user's machine with these changes; `cache` is vmeter's folder, for what has to be made.
+///
+/// # Errors
+/// Why one of them can't be made here, in words.
+pub(crate) fn changed(
+    base: &MachineSpec,
+    machine: &Machine,
+    changes: &[OwnChange],
+    cache: &Path,
+) -> Result<MachineSpec, String> {
     let mut plan = machine.plan();
     plan.argv.clone_from(&machine.argv);
     for change in changes {
@@ -133,20 +142,48 @@ pub(crate) fn changed(base: &MachineSpec, machine: &Machine, changes: &[OwnChang
                 plan.inject_kernel_parameters(&[words]);
             }
             OwnChange::Arguments(words) => plan.argv.extend(words.iter().map(OsString::from)),
-            OwnChange::KernelLess(word) => less(&mut plan.argv, word),
+            OwnChange::KernelLess(word) => less(&mut plan.argv, |w| w == *word),
+            OwnChange::KernelWithout(name) => less(&mut plan.argv, |w| names(w, name)),
+            OwnChange::Make(_, make) => make(cache, &mut plan.argv)?,
         }
     }
     let command = plan.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    MachineSpec { command, vmm: None, ..base.clone() }
+    Ok(MachineSpec { command, vmm: None, ..base.clone() })
 }
 
-/// Takes a word out of the kernel's command line.
-fn less(argv: &mut [OsString], word: &str) {
+/// A played machine with these changes: a script sees the kernel's words and the VMM's arguments.
+pub(crate) fn changed_played(base: &MachineSpec, changes: &[OwnChange]) -> MachineSpec {
+    let mut spec = base.clone();
+    let keep = |spec: &mut MachineSpec, is_kept: &dyn Fn(&str) -> bool| {
+        let words = spec.append.iter().flat_map(|line| line.split_whitespace());
+        spec.append = words.filter(|w| is_kept(w)).map(str::to_owned).collect();
+    };
+    for change in changes {
+        match change {
+            OwnChange::Kernel(words) => spec.append.push((*words).to_owned()),
+            OwnChange::Arguments(words) => {
+                spec.vmm_arg.extend(words.iter().map(|w| (*w).to_owned()));
+            }
+            OwnChange::KernelLess(word) => keep(&mut spec, &|w| w != *word),
+            OwnChange::KernelWithout(name) => keep(&mut spec, &|w| !names(w, name)),
+            OwnChange::Make(what, _) => spec.vmm_arg.push((*what).to_owned()),
+        }
+    }
+    spec
+}
+
+/// True for a word that sets this parameter.
+fn names(word: &str, name: &str) -> bool {
+    word.split('=').next() == Some(name)
+}
+
+/// Takes words out of the kernel's command line.
+fn less(argv: &mut [OsString], is_taken: impl Fn(&str) -> bool) {
     let is_append = |w: &OsString| w == "-append" || w == "--append";
     let Some(at) = argv.iter().position(is_append).map(|at| at + 1) else { return };
     let Some(line) = argv.get_mut(at) else { return };
     let text = line.to_string_lossy().into_owned();
-    let kept: Vec<&str> = text.split_whitespace().filter(|w| *w != word).collect();
+    let kept: Vec<&str> = text.split_whitespace().filter(|w| !is_taken(w)).collect();
     *line = kept.join(" ").into();
 }
 
@@ -165,7 +202,8 @@ mod tests {
             ..Machine::default()
         };
         let command = line.iter().map(|word| (*word).to_owned()).collect();
-        of_own(CATALOGUE, &MachineSpec { command, ..MachineSpec::default() }, &machine)
+        let spec = MachineSpec { command, ..MachineSpec::default() };
+        of_own(CATALOGUE, &spec, &machine, Path::new("/nonexistent"))
     }
 
     fn applicable(menu: &Menu) -> Vec<&str> {
