@@ -2,7 +2,7 @@
 
 use crate::commands::{
     appliance, bench, boot, diff, dirty, doctor, explain, findings, irq, kernel, look, memory,
-    merge, migrate, range, report, runs, shim, show, sweep, trace,
+    merge, migrate, range, report, runs, shim, show, sweep, trace, tune,
 };
 use crate::output::Output;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -50,6 +50,8 @@ pub enum Command {
     Range(range::Range),
     /// Measure the known causes of a slow boot.
     Findings(findings::Findings),
+    /// Find the fastest equivalent of a machine, and prove it.
+    Tune(tune::Tune),
     /// Compare two saved runs.
     Diff(diff::Diff),
     /// Join the shards of a sweep or a range.

@@ -92,6 +92,19 @@ const SCREENS: &[Screen] = &[
         &["vmeter findings console-log", "vmeter findings -- qemu-system-x86_64 -m 512"],
     ),
     screen(
+        "tune",
+        &[
+            ("budget", "Time for all boots [default: 15m]"),
+            ("worth", "Smallest gain of a step, % [default: 1]"),
+            ("keep", "What to keep, e.g. acpi,console,network"),
+            ("allow", "insecure: also try what is less safe"),
+            ("output-file", "Write the answer as a shell script"),
+            ("long", "Show every candidate with the reason"),
+            ("until", "End at poweroff, userspace or line:REGEX"),
+        ],
+        &["vmeter tune --budget 10m", "vmeter tune -o tuned.sh -- qemu-system-x86_64 -m 512"],
+    ),
+    screen(
         "diff",
         &[("fail-if-slower", "Exit 1 if B is slower by PCT %")],
         &["vmeter diff before after", "vmeter diff before after --fail-if-slower 3"],

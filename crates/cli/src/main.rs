@@ -127,6 +127,7 @@ fn run(command: Command, output: &Output) -> anyhow::Result<Status> {
         Command::Sweep(arguments) => commands::sweep::run(arguments, output),
         Command::Range(arguments) => commands::range::run(arguments, output),
         Command::Findings(arguments) => commands::findings::run(arguments, output),
+        Command::Tune(arguments) => commands::tune::run(arguments, output),
         Command::Diff(arguments) => commands::diff::run(&arguments, output),
         Command::Merge(arguments) => commands::merge::run(arguments, output),
         Command::Runs(arguments) => commands::runs::run(arguments, output),

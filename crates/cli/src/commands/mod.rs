@@ -21,3 +21,4 @@ pub mod shim;
 pub mod show;
 pub mod sweep;
 pub mod trace;
+pub mod tune;

@@ -13,6 +13,7 @@ pub(crate) struct OwnMachine {
     line: Option<String>,
     is_qemu: bool,
     may_inject: bool,
+    is_played: bool,
 }
 
 impl OwnMachine {
@@ -23,7 +24,89 @@ impl OwnMachine {
             argv: machine.argv.clone(),
             is_qemu: machine.abilities().monitor,
             may_inject: machine.may_inject,
+            is_played: false,
         }
+    }
+
+    /// Of a machine that is played from a script: as QEMU would be called for it.
+    pub fn played(spec: &MachineSpec) -> Self {
+        let board = spec.machine.as_deref().filter(|name| !name.contains(['/', '.']));
+        let line = spec.append.join(" ");
+        let smp = spec.smp.unwrap_or(1).to_string();
+        let words = ["qemu-system-x86_64", "-machine", board.unwrap_or("q35"), "-smp", &smp];
+        let words = words.into_iter().chain(["-serial", "stdio", "-display", "none"]);
+        let words = words.chain(["-kernel", "played", "-append", &line]).map(str::to_owned);
+        let argv = words.chain(spec.vmm_arg.iter().cloned()).map(OsString::from).collect();
+        OwnMachine { argv, line: Some(line), is_qemu: true, may_inject: true, is_played: true }
+    }
+
+    /// Words of its kernel's command line.
+    pub fn kernel_words(&self) -> impl Iterator<Item = &str> {
+        self.line.iter().flat_map(|line| line.split_whitespace())
+    }
+
+    /// The value that a word of its kernel's command line gives a parameter; the last of several.
+    pub fn kernel_value(&self, name: &str) -> Option<&str> {
+        self.kernel_words()
+            .filter_map(|w| w.split_once('='))
+            .filter(|(n, _)| *n == name)
+            .last()
+            .map(|w| w.1)
+    }
+
+    /// True if it has this option, with one dash or two.
+    pub fn has_option(&self, name: &str) -> bool {
+        argv::has(&self.argv, name)
+    }
+
+    /// Values of an option.
+    pub fn values(&self, name: &str) -> Vec<&str> {
+        argv::values(&self.argv, name)
+    }
+
+    /// The accelerator, as QEMU names it.
+    pub fn accelerator(&self) -> String {
+        argv::accelerator(&self.argv)
+    }
+
+    /// Memory that it asks for, MiB; what QEMU gives if it asks for none.
+    pub fn memory_mib(&self) -> u64 {
+        argv::memory_mib(&self.argv).unwrap_or(128)
+    }
+
+    /// The name of its board, `q35` say, if it names one.
+    pub fn board(&self) -> Option<&str> {
+        let named = self.values("machine").into_iter().chain(self.values("M"));
+        let names = named.filter_map(|value| value.split(',').next());
+        names.map(|name| name.trim_start_matches("type=")).find(|name| !name.contains('='))
+    }
+
+    /// The first bytes of a file that an option names; none of a machine that is played.
+    fn begin(&self, option: &str) -> Option<Vec<u8>> {
+        use std::io::Read;
+        let path = self.values(option).pop().filter(|_| !self.is_played)?;
+        let mut first = Vec::new();
+        std::fs::File::open(path).ok()?.take(6).read_to_end(&mut first).ok()?;
+        Some(first)
+    }
+
+    /// Why there is no packed kernel to be unpacked before it is loaded, if so.
+    pub fn has_no_packed_kernel(&self) -> Option<String> {
+        if !argv::loads_kernel(&self.argv) {
+            return Some("its kernel is not given by -kernel".into());
+        }
+        let is_elf = self.begin("kernel").is_some_and(|first| first.starts_with(b"\x7fELF"));
+        is_elf.then(|| "its kernel is not packed".into())
+    }
+
+    /// Why there is no packed initrd to be unpacked before it is loaded, if so.
+    pub fn has_no_packed_initrd(&self) -> Option<String> {
+        let Some(_) = self.values("initrd").pop() else {
+            return Some("it has no initrd".into());
+        };
+        let path = self.values("initrd").pop().map(Path::new);
+        let is_packed = path.is_some_and(super::catalogue::files::is_packed);
+        (!is_packed).then(|| "its initrd is not packed".into())
     }
 
     /// Why nothing can be changed in it, if so.

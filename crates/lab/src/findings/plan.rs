@@ -159,7 +159,12 @@ pub(crate) fn of_own(
         match &finding.own {
             Own::Never(why) => planned.inapplicable = Some((*why).to_owned()),
             Own::Remedy(remedy) => {
-                let made = match own.closed().or_else(|| (remedy.absent)(&own)) {
+                let unsafe_here = || {
+                    let needs = remedy.needs.filter(|_| !remedy.is_safe_in(&own))?;
+                    Some(format!("it gives up {}: vmeter tune --allow {needs}", remedy.gives_up))
+                };
+                let absent = own.closed().or_else(|| (remedy.absent)(&own));
+                let made = match absent.or_else(unsafe_here) {
                     Some(why) => Err(why),
                     None => own::changed(base, machine, remedy.changes, cache),
                 };

@@ -65,7 +65,10 @@ pub(super) const QUIET: Finding = Finding {
         ],
         gives_up: "the kernel's log on the console; dmesg keeps it",
         breaks: &[Keep::Log],
-        predicts: &[Part::Printing(0.5, 1.0), Part::Span("kernel:initcalls-before-userspace", 0.0, 0.1)],
+        predicts: &[
+            Part::Printing(0.5, 1.0),
+            Part::Span("kernel:initcalls-before-userspace", 0.0, 0.1),
+        ],
         ..Remedy::FREE
     }),
 };

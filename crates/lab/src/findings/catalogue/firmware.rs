@@ -84,7 +84,10 @@ pub(super) const DISK_PROBE: Finding = Finding {
         changes: &[OwnChange::Arguments(&["-boot", "strict=on"])],
         gives_up: "boot from a disk",
         breaks: &[Keep::Firmware],
-        predicts: &[Part::Span("bios:devices", 0.1, 1.0), Part::Span("bios:prepare-boot", 0.0, 0.5)],
+        predicts: &[
+            Part::Span("bios:devices", 0.1, 1.0),
+            Part::Span("bios:prepare-boot", 0.0, 0.5),
+        ],
         ..Remedy::FREE
     }),
 };

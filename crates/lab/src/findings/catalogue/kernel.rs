@@ -1,9 +1,9 @@
 //! The kernel, by its command line, and how it is entered.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{files, Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Kernel, Machine};
 use vmeter_model::findings::Price;
-use vmeter_model::tune::Keep;
+use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry;
 
 pub(super) const ENTRY: Finding = Finding {
@@ -15,7 +15,22 @@ pub(super) const ENTRY: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Machine("pvh")])],
     price: Price::Kernel,
     remedy: "the uncompressed kernel, entered by PVH (-kernel vmlinux; --machine pvh)",
-    own: Own::Never("its kernel's file would be another"),
+    own: Own::Remedy(Remedy {
+        absent: |machine| machine.has_no_packed_kernel(),
+        changes: &[OwnChange::Make("vmlinux", files::enter_by_pvh)],
+        // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
+        gives_up: "KASLR, which the decompressor does; the kernel's file is an unpacked copy",
+        needs: Some(Allow::Insecure),
+        safe_if: &["nokaslr"],
+        breaks: &[Keep::Kernel],
+        conflicts: &["edd"],
+        predicts: &[
+            Part::Span("kernel:decompress", 0.9, 1.0),
+            Part::Span("kernel:setup", 0.5, 1.0),
+            Part::Span("kernel:load", 0.0, 0.3),
+        ],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const ACPI_OFF: Finding = Finding {

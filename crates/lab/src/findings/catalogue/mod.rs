@@ -3,6 +3,7 @@
 
 mod console;
 mod cpus;
+pub(crate) mod files;
 mod firmware;
 mod initramfs;
 mod kernel;

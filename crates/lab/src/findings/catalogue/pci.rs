@@ -120,7 +120,10 @@ pub(super) const PARALLEL: Finding = Finding {
         changes: &[OwnChange::Kernel("driver_async_probe=*")],
         gives_up: "an order of device names that never changes",
         breaks: &[Keep::Names],
-        predicts: &[Part::Span("initcalls:device", 0.0, 0.5), Part::Span("initcalls:subsys", 0.0, 0.2)],
+        predicts: &[
+            Part::Span("initcalls:device", 0.0, 0.5),
+            Part::Span("initcalls:subsys", 0.0, 0.2),
+        ],
         ..Remedy::FREE
     }),
 };

@@ -16,6 +16,8 @@ pub(crate) struct Remedy {
     pub gives_up: &'static str,
     /// What has to be allowed first.
     pub needs: Option<Allow>,
+    /// Words of the kernel's command line with which it needs no such thing.
+    pub safe_if: &'static [&'static str],
     /// What a user may want to keep, and would not have any more.
     pub breaks: &'static [Keep],
     /// Ids of remedies that it excludes.
@@ -31,10 +33,16 @@ impl Remedy {
         changes: &[],
         gives_up: "nothing",
         needs: None,
+        safe_if: &[],
         breaks: &[],
         conflicts: &[],
         predicts: &[],
     };
+
+    /// True for a machine in which nothing has to be allowed first: it has given up the same already.
+    pub fn is_safe_in(&self, machine: &OwnMachine) -> bool {
+        self.safe_if.iter().any(|word| machine.kernel_words().any(|w| w == *word))
+    }
 }
 
 /// A part of a boot, and which share of it a remedy takes away: at least, and at most.

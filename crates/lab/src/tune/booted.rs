@@ -1,0 +1,129 @@
+//! A tuning's boots as they are on disk.
+
+use super::asked::Stage;
+use super::inventory::Inventory;
+use super::predict::Watched;
+use crate::words::ended_text;
+use anyhow::Result;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::time::seconds;
+use vmeter_session::Session;
+
+/// Watched boots that were read already, by their numbers.
+pub(crate) type Read = RefCell<BTreeMap<u32, Rc<Seen>>>;
+
+/// All finished boots, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Boots<'a> {
+    read: &'a Read,
+    all: BTreeMap<u32, (PathBuf, RunRecord)>,
+    machines: Vec<SessionMachine>,
+    plan: Vec<usize>,
+}
+
+/// What a watched boot shows.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// What its time was spent on.
+    pub watched: Watched,
+    /// What the guest has.
+    pub inventory: Inventory,
+}
+
+impl<'r> Boots<'r> {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// When the session's folder cannot be read.
+    pub fn of(session: &Session, read: &'r Read) -> Result<(Self, Vec<String>)> {
+        let (finished, warnings) = session.finished()?;
+        let all = finished.into_iter().map(|(dir, run)| (run.index, (dir, run))).collect();
+        let machines = session.record.machines.clone();
+        let plan = session.record.plan.iter().map(|planned| planned.machine).collect();
+        Ok((Boots { read, all, machines, plan }, warnings))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// What they took, s: from each one's beginning until vmeter had read what it left.
+    pub fn took_s(&self) -> f64 {
+        let of = |run: &RunRecord| {
+            let ends = run.clocks.first().zip(run.clocks.last());
+            let whole = ends.map_or(0, |(a, b)| b.monotonic_ns - a.monotonic_ns);
+            seconds(whole.max(run.total_ns))
+        };
+        self.all.values().map(|(_, run)| of(run)).sum()
+    }
+
+    fn of_stage<'a>(&'a self, stage: &'a Stage) -> impl Iterator<Item = &'a (PathBuf, RunRecord)> {
+        self.all.range(stage.from..stage.to).map(|(_, run)| run).filter(|(_, run)| !run.warmup)
+    }
+
+    /// A stage's times of a machine by block, s: unwatched boots that reached their end.
+    pub fn times(&self, stage: &Stage, label: &str) -> BTreeMap<usize, f64> {
+        let machine = self.machines.iter().position(|m| m.label == label);
+        let own = (stage.from..stage.to).filter(|index| {
+            self.plan.get(*index as usize).copied() == machine && machine.is_some()
+        });
+        let done = |index: u32| {
+            let (_, run) = self.all.get(&index)?;
+            let counts = run.outcome == Outcome::Done && run.watch == WatchLevel::None;
+            counts.then(|| seconds(run.total_ns))
+        };
+        own.enumerate().filter_map(|(block, index)| Some((block, done(index)?))).collect()
+    }
+
+    /// A stage's pairs of two machines, block by block, s.
+    pub fn pairs(&self, stage: &Stage, a: &str, b: &str) -> Vec<(f64, f64)> {
+        crate::blocks::pairs(&self.times(stage, a), &self.times(stage, b)).0
+    }
+
+    /// How the first boot of a machine in a stage ended that did not reach its end, in words.
+    pub fn failure(&self, stage: &Stage, label: &str) -> Option<String> {
+        let own =
+            |run: &&(PathBuf, RunRecord)| run.1.label == label && run.1.outcome != Outcome::Done;
+        let (dir, run) = self.of_stage(stage).find(own)?;
+        let text = ended_text(&run.outcome, run.end.as_ref()).unwrap_or_default();
+        let (events, _) = vmeter_record::decode::events(dir, run);
+        let inventory = Inventory::of(run, &events);
+        Some(match inventory.last_line().filter(|line| !text.contains(line)) {
+            Some(line) => format!("{text}; the last line seen is: {line}"),
+            None => text,
+        })
+    }
+
+    /// True if a machine failed in any boot.
+    pub fn has_failed(&self, label: &str) -> bool {
+        let failed = |run: &RunRecord| run.label == label && run.outcome != Outcome::Done;
+        self.all.values().any(|(_, run)| failed(run))
+    }
+
+    /// What a stage's watched boots of a machine show, those that reached their end.
+    pub fn seen(&self, stage: &Stage, label: &str) -> Vec<Rc<Seen>> {
+        let own = |run: &&(PathBuf, RunRecord)| {
+            let (_, run) = run;
+            run.label == label && run.outcome == Outcome::Done && run.watch != WatchLevel::None
+        };
+        let read = |(dir, run): &(PathBuf, RunRecord)| {
+            let mut known = self.read.borrow_mut();
+            Rc::clone(known.entry(run.index).or_insert_with(|| Rc::new(seen(dir, run))))
+        };
+        self.of_stage(stage).filter(own).map(read).collect()
+    }
+}
+
+fn seen(dir: &Path, run: &RunRecord) -> Seen {
+    let (events, _) = vmeter_record::decode::events(dir, run);
+    let timeline = vmeter_timeline::build(&events, run);
+    let line = timeline.command_line.clone().unwrap_or_default();
+    let words = line.split_whitespace().map(str::to_owned).collect();
+    let inventory = Inventory::of(run, &events);
+    Seen { watched: Watched::of(timeline, &events, words), inventory }
+}
