@@ -58,6 +58,12 @@ pub(crate) struct Stage {
     pub from: u32,
     /// The one after the last.
     pub to: u32,
+    /// Label of the first of its machines.
+    #[serde(default)]
+    pub base: String,
+    /// How often that boots in each block.
+    #[serde(default)]
+    pub replicas: usize,
 }
 
 /// What runs are for.

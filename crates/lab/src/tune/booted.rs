@@ -77,7 +77,16 @@ impl<'r> Boots<'r> {
             let counts = run.outcome == Outcome::Done && run.watch == WatchLevel::None;
             counts.then(|| seconds(run.total_ns))
         };
-        own.enumerate().filter_map(|(block, index)| Some((block, done(index)?))).collect()
+        // The first machine of a stage may boot several times in a block.
+        let each = if stage.base == label { stage.replicas.max(1) } else { 1 };
+        let mut blocks: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (nth, index) in own.enumerate() {
+            if let Some(time) = done(index) {
+                blocks.entry(nth / each).or_default().push(time.ln());
+            }
+        }
+        let centre = |(block, logs): (usize, Vec<f64>)| (block, vmeter_stats::mean(&logs).exp());
+        blocks.into_iter().map(centre).collect()
     }
 
     /// A stage's pairs of two machines, block by block, s.

@@ -113,11 +113,17 @@ impl Driver {
             plan.extend(machines.first().map(|machine| planned(*machine, true)));
         }
         let seed = self.session.record.seed.wrapping_add(from as u64);
-        let slots = vmeter_stats::plan(machines.len(), 0, next.blocks, seed);
-        plan.extend(slots.iter().map(|slot| planned(machines[slot.machine], false)));
+        // Further boots of the first machine stand behind the others.
+        let first = machines.first().copied().context("no machine")?;
+        let each = machines.len() + next.replicas.max(1) - 1;
+        let slots = vmeter_stats::plan(each, 0, next.blocks, seed);
+        let machine = |at: usize| machines.get(at).copied().unwrap_or(first);
+        plan.extend(slots.iter().map(|slot| planned(machine(slot.machine), false)));
         let number = |at: usize| u32::try_from(at).context("too many runs");
         let (from, to) = (number(from)?, number(plan.len())?);
-        asked.stages.push(super::asked::Stage { kind: next.kind.clone(), from, to });
+        let base = next.machines.first().map(|(label, _)| label.clone()).unwrap_or_default();
+        let (kind, replicas) = (next.kind.clone(), next.replicas);
+        asked.stages.push(super::asked::Stage { kind, from, to, base, replicas });
         self.session.record.asked = serde_json::to_value(&asked)?;
         self.session.save()
     }

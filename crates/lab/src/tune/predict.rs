@@ -60,7 +60,7 @@ impl Watched {
             (s * least * (1.0 - NOISE), s * (most * (1.0 + NOISE)).min(1.0 + NOISE))
         };
         match *part {
-            Part::Span(name, least, most) => noisy(self.length(name), least, most),
+            Part::Span(name, least, most) => noisy(self.length(&[name]), least, most),
             Part::Printing(least, most) => match self.timeline.printing {
                 Some(printing) => noisy(seconds(printing.time), least, most),
                 None => (0.0, self.log_lines as f64 * LINE_S * most),
@@ -73,14 +73,26 @@ impl Watched {
         }
     }
 
-    /// How long spans of a name took, s; one inside another counts once.
-    fn length(&self, name: &str) -> f64 {
+    /// How long the parts took together that a remedy makes shorter, s; nothing counts twice.
+    pub fn length_of(&self, parts: &[Part]) -> f64 {
+        let name = |part: &Part| match part {
+            Part::Span(name, ..) => Some(*name),
+            Part::Printing(..) | Part::Word(_) => None,
+        };
+        let names: Vec<&str> = parts.iter().filter_map(name).collect();
+        let prints = parts.iter().any(|part| matches!(part, Part::Printing(..)));
+        let printing = self.timeline.printing.filter(|_| prints).map_or(0, |p| p.time);
+        self.length(&names) + seconds(printing)
+    }
+
+    /// How long spans of these names took, s; one inside another counts once.
+    fn length(&self, names: &[&str]) -> f64 {
         let mut within: HashSet<u32> = HashSet::new();
         let mut sum = 0;
         // Parents stand before their children.
         for span in &self.timeline.spans {
             let inside = span.parent.is_some_and(|parent| within.contains(&parent));
-            if inside || is_called(&span.name, name) {
+            if inside || names.iter().any(|name| is_called(&span.name, name)) {
                 within.insert(span.id);
                 sum += if inside { 0 } else { span.len() };
             }

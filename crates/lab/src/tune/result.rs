@@ -223,7 +223,11 @@ fn hints(result: &TuneResult) -> Vec<String> {
     let insecure: Vec<&str> = insecure.map(|step| step.id.as_str()).collect();
     let run = result.recommended.then(|| vmeter_base::shell::join(&result.command));
     let long = format!("vmeter show {dir} --long  # every candidate and its reason");
-    let allow = (!insecure.is_empty() && result.before.is_some())
-        .then(|| format!("vmeter tune --allow insecure …  # also tries {}", insecure.join(", ")));
+    let allow = (!insecure.is_empty() && result.before.is_some()).then(|| {
+        let mut again = result.envelope.argv.clone();
+        let at = again.iter().position(|word| word == "tune").map_or(again.len(), |at| at + 1);
+        again.splice(at..at, ["--allow".to_owned(), "insecure".to_owned()]);
+        format!("{}  # also tries {}", vmeter_base::shell::join(&again), insecure.join(", "))
+    });
     run.into_iter().chain([long]).chain(allow).collect()
 }

@@ -10,6 +10,8 @@ use vmeter_stats::{estimate_signed, Race};
 pub(crate) struct Round {
     /// Its number.
     pub number: usize,
+    /// How often the machine with all boots in each block.
+    pub replicas: usize,
     race: Race,
     entries: Vec<Entry>,
 }
@@ -35,8 +37,8 @@ pub(crate) struct Closed {
 
 impl Round {
     /// One without boots.
-    pub fn new(number: usize, race: Race) -> Self {
-        Round { number, race, entries: Vec::new() }
+    pub fn new(number: usize, replicas: usize, race: Race) -> Self {
+        Round { number, replicas, race, entries: Vec::new() }
     }
 
     /// Adds the boots of a look.
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn of_two_that_save_the_same_time_one_goes_first() {
         let race = Race { alpha: 0.05, comparisons: 3, worth: 1.01 };
-        let mut round = Round::new(1, race);
+        let mut round = Round::new(1, 1, race);
         round.add(&group(&["i8042-probe"]), &[(1.0, 1.0); 5], None);
         round.add(&group(&["i8042-device"]), &[(0.999, 1.0); 5], None);
         round.add(&group(&["crypto-tests"]), &[(1.5, 1.0); 5], None);
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn a_group_that_helps_is_taken_apart_and_what_is_open_goes_on() {
         let race = Race { alpha: 0.05, comparisons: 2, worth: 1.01 };
-        let mut round = Round::new(1, race);
+        let mut round = Round::new(1, 1, race);
         round.add(&group(&["psi", "edd"]), &[(1.5, 1.0); 5], None);
         round.add(
             &group(&["ipv6"]),

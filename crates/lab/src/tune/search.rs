@@ -25,15 +25,17 @@ pub(crate) struct Next {
     pub watch: WatchLevel,
     /// True to begin with a boot that does not count.
     pub warmup: bool,
+    /// How often the first machine boots in each block: what all are held against.
+    pub replicas: usize,
 }
 
 impl Next {
     fn watched(kind: Kind, machines: Vec<(String, Vec<String>)>, blocks: usize) -> Option<Self> {
-        Some(Next { kind, machines, blocks, watch: WatchLevel::Light, warmup: false })
+        Some(Next { kind, machines, blocks, watch: WatchLevel::Light, warmup: false, replicas: 1 })
     }
 
     fn timed(kind: Kind, machines: Vec<(String, Vec<String>)>, blocks: usize) -> Option<Self> {
-        Some(Next { kind, machines, blocks, watch: WatchLevel::None, warmup: false })
+        Some(Next { kind, machines, blocks, watch: WatchLevel::None, warmup: false, replicas: 1 })
     }
 }
 
@@ -95,7 +97,7 @@ fn together(state: &mut State<'_>) -> Option<Next> {
         if state.all.is_some() {
             return None;
         }
-        let machines = vec![(label(state, &alive, "all"), alive.clone())];
+        let machines = vec![(label(state, &alive, "together"), alive.clone())];
         return Next::watched(Kind::Together { ids: alive, added: None }, machines, 1);
     }
     let added = state.not_built().into_iter().next()?;
@@ -107,7 +109,7 @@ fn together(state: &mut State<'_>) -> Option<Next> {
 /// The machine that has all that are in the race: its label, and what it has.
 fn everything(state: &State<'_>) -> Option<(String, Vec<String>)> {
     let ids = state.all.clone().filter(|ids| !ids.is_empty())?;
-    Some((label(state, &ids, format!("all {}", state.rounds)), ids))
+    Some((label(state, &ids, format!("together {}", state.rounds)), ids))
 }
 
 /// Do they save anything together?
@@ -119,7 +121,7 @@ fn gate(state: &mut State<'_>) -> Option<Next> {
     match state.gate_says() {
         Raced::Helps => None,
         Raced::NotWorth | Raced::Unproven => {
-            state.close_gate();
+            state.close_gate(None);
             None
         }
         Raced::Open { next_look } => {
@@ -127,7 +129,8 @@ fn gate(state: &mut State<'_>) -> Option<Next> {
             let failed = [ORIGINAL, &all].into_iter().find(|label| state.boots.has_failed(label));
             let cost = blocks as f64 * (state.original_s() + state.all_s);
             if failed.is_some() || !state.gate.is_empty() && cost > left_s(state) {
-                state.close_gate();
+                let failed = failed.map(|label| format!("{label} failed in one of its boots"));
+                state.close_gate(failed);
                 return None;
             }
             let machines = vec![(ORIGINAL.into(), Vec::new()), (all.clone(), ids)];
@@ -144,6 +147,9 @@ fn reserve_s(state: &State<'_>) -> f64 {
 
 /// All, and all without each.
 fn round(state: &mut State<'_>) -> Option<Next> {
+    if has(state, |kind| matches!(kind, Kind::Check { .. })) {
+        return None;
+    }
     loop {
         let (all, ids) = everything(state)?;
         let (number, groups, blocks) = match &state.round {
@@ -170,7 +176,13 @@ fn round(state: &mut State<'_>) -> Option<Next> {
                 (state.rounds + 1, named.collect(), LOOKS[0])
             }
         };
-        let cost = blocks as f64 * (1 + groups.len()) as f64 * state.all_s * 1.15;
+        // As many comparisons with one machine are resolved best by so many boots of it (C. Dunnett,
+        // JASA 50, 1955).
+        let replicas = match &state.round {
+            Some(round) => round.replicas,
+            None => ((groups.len() as f64).sqrt().round() as usize).clamp(1, 4),
+        };
+        let cost = blocks as f64 * (replicas + groups.len()) as f64 * state.all_s * 1.15;
         if cost > left_s(state) - reserve_s(state) {
             state.cut.get_or_insert_with(|| "the budget was used".to_owned());
             continue;
@@ -180,7 +192,8 @@ fn round(state: &mut State<'_>) -> Option<Next> {
             let rest = ids.iter().filter(|id| !group.ids.contains(id)).cloned().collect();
             (group.label.clone(), rest)
         }));
-        return Next::timed(Kind::Round { number, all, groups }, machines, blocks);
+        let next = Next::timed(Kind::Round { number, all, groups }, machines, blocks)?;
+        return Some(Next { replicas, ..next });
     }
 }
 
@@ -239,10 +252,19 @@ pub(crate) fn ended(state: &State<'_>) -> String {
     if let Some(why) = &state.cut {
         return why.clone();
     }
+    let says = |text: &str| {
+        let of = |fate: &Fate| match fate {
+            Fate::Out(why) | Fate::In(why) => why.contains(text),
+            Fate::Open => false,
+        };
+        state.standings.iter().any(|standing| of(&standing.fate))
+    };
     let worth = vmeter_render::quantity::brief_percent(state.asked.worth);
-    let open = state.standings.iter().any(|s| s.fate == Fate::Open);
-    match open && state.waiting.is_empty() && state.round.is_none() && state.all.is_none() {
-        true => "it was not finished".to_owned(),
-        false => format!("nothing is left that could be worth more than {worth}"),
+    if !state.waiting.is_empty() || says("the budget") {
+        return "the budget ended it".into();
     }
+    if says("not proven: ") {
+        return format!("what is left is not proven by {} blocks", LOOKS[LOOKS.len() - 1]);
+    }
+    format!("nothing is left that could be worth more than {worth}")
 }

@@ -16,8 +16,8 @@ use vmeter_stats::{estimate_signed, Race};
 const ALPHA: f64 = 0.05;
 /// Candidates that are left out of a machine together, at most.
 const GROUP: usize = 4;
-/// A candidate that should save so many times what is worth it is a group of its own.
-const LARGE: f64 = 3.0;
+/// A candidate that seems to save so many times what is worth it is a group of its own.
+const LARGE: f64 = 2.0;
 
 /// What is known of a candidate.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub(crate) struct Standing {
     pub fate: Fate,
     /// True if a machine with it was booted.
     pub booted: bool,
+    /// What it saved in those parts of the boot alone, s.
+    pub alone: Option<f64>,
     /// Boots without and with it, beside all other steps, s.
     pub pairs: Vec<(f64, f64)>,
     /// The same by runs that chose nothing.
@@ -93,6 +95,7 @@ impl<'a> State<'a> {
             predicted: None,
             fate: planned.barred.clone().map_or(Fate::Open, Fate::Out),
             booted: false,
+            alone: None,
             pairs: Vec::new(),
             fresh: Vec::new(),
         };
@@ -168,8 +171,24 @@ impl<'a> State<'a> {
         self.standings.iter().find(|s| s.id == id)
     }
 
-    fn predicted_s(&self, id: &str) -> f64 {
-        self.standing(id).and_then(|s| s.predicted).map_or(0.0, |predicted| predicted.mean)
+    /// What a candidate seems to save, s: by its own boot, or by what was predicted.
+    fn seems_s(&self, id: &str) -> f64 {
+        let predicted = |standing: &Standing| standing.predicted.map(|predicted| predicted.mean);
+        self.standing(id).and_then(|s| s.alone.or_else(|| predicted(s))).unwrap_or(0.0)
+    }
+
+    /// What a candidate saved, alone, in the parts of the boot that it should make shorter, s; the rest of
+    /// both boots tells how fast the host was.
+    fn alone_s(&self, id: &str, seen: &Seen) -> Option<f64> {
+        let parts = candidate(id)?.remedy.predicts;
+        let original = self.original.as_ref()?;
+        let side = |seen: &Seen| {
+            let part = seen.watched.length_of(parts);
+            (part, seen.watched.total_s() - part)
+        };
+        let ((before, rest), (after, rest_after)) = (side(original), side(seen));
+        let telling = rest > 0.1 * original.watched.total_s() && rest_after > 0.0;
+        telling.then(|| before - after * rest / rest_after)
     }
 
     /// Decides on a candidate; what was decided stands.
@@ -238,7 +257,7 @@ impl<'a> State<'a> {
             match (why, seen) {
                 (Some(why), _) => self.standings[at].fate = Fate::Out(why),
                 (None, None) => self.standings[at].fate = Fate::Out("it was not booted".into()),
-                (None, Some(_)) => {}
+                (None, Some(seen)) => self.standings[at].alone = self.alone_s(&id, &seen),
             }
         }
         self.exclude();
@@ -247,7 +266,7 @@ impl<'a> State<'a> {
     /// Of candidates that exclude each other the one that should save most stays.
     fn exclude(&mut self) {
         let mut ids = self.alive();
-        ids.sort_by(|a, b| self.predicted_s(b).total_cmp(&self.predicted_s(a)));
+        ids.sort_by(|a, b| self.seems_s(b).total_cmp(&self.seems_s(a)));
         let mut taken: Vec<String> = Vec::new();
         for id in ids {
             let excludes = |other: &&String| {
@@ -255,7 +274,7 @@ impl<'a> State<'a> {
             };
             match taken.iter().find(excludes) {
                 Some(other) => {
-                    let why = format!("{other} excludes it, and should save more");
+                    let why = format!("{other} excludes it, and seems to save more");
                     self.decide(&id, Fate::Out(why));
                 }
                 None => taken.push(id),
@@ -284,7 +303,7 @@ impl<'a> State<'a> {
         let built = self.all.clone().unwrap_or_default();
         let mut ids = self.alive();
         ids.retain(|id| !built.contains(id));
-        ids.sort_by(|a, b| self.predicted_s(b).total_cmp(&self.predicted_s(a)));
+        ids.sort_by(|a, b| self.seems_s(b).total_cmp(&self.seems_s(a)));
         ids
     }
 
@@ -295,14 +314,17 @@ impl<'a> State<'a> {
     }
 
     /// Nothing is taken, since all together save nothing.
-    pub fn close_gate(&mut self) {
+    pub fn close_gate(&mut self, failed: Option<String>) {
         let saved: Vec<f64> = self.gate.iter().map(|(a, b)| a - b).collect();
         let [least, most] = estimate_signed(&saved).ci95.map(compact_seconds);
-        let why =
-            format!("all that were left together save {least} to {most}: nothing that is proven");
+        let nothing = || {
+            format!("all that were left together save {least} to {most}: nothing that is proven")
+        };
+        let why = failed.unwrap_or_else(nothing);
         for id in self.alive() {
             self.decide(&id, Fate::Out(why.clone()));
         }
+        self.all = None;
     }
 
     fn take_round(&mut self, stage: &Stage, number: usize, all: &str, groups: &[Group]) {
@@ -311,7 +333,7 @@ impl<'a> State<'a> {
             self.waiting.clear();
             let worth = 1.0 + self.worth_s() / self.all_s.max(1e-9);
             let race = Race { alpha: ALPHA, comparisons: groups.len(), worth };
-            self.round = Some(Round::new(number, race));
+            self.round = Some(Round::new(number, stage.replicas, race));
             self.rounds = number;
         }
         let all = all.to_owned();
@@ -342,8 +364,8 @@ impl<'a> State<'a> {
         }
         self.grouped = true;
         let mut ids = self.all.clone().unwrap_or_default();
-        ids.sort_by(|a, b| self.predicted_s(b).total_cmp(&self.predicted_s(a)));
-        let large = |id: &String| self.predicted_s(id) >= LARGE * self.worth_s();
+        ids.sort_by(|a, b| self.seems_s(b).total_cmp(&self.seems_s(a)));
+        let large = |id: &String| self.seems_s(id) >= LARGE * self.worth_s();
         let (large, small): (Vec<String>, Vec<String>) = ids.into_iter().partition(large);
         let few = large.len() + small.len() <= 2 * GROUP;
         let size = if few { 1 } else { GROUP };

@@ -34,10 +34,9 @@ impl<'a> TuneReport<'a> {
         let result = self.result;
         let kept = result.steps.iter().filter(|step| step.kept).count();
         let booted = result.steps.iter().filter(|step| step.booted).count();
+        let apply = result.steps.iter().filter(|step| step.predicted.is_some()).count();
         let searched = format!(
-            "{} of {} candidates were booted, {} in all; {}.",
-            booted,
-            result.steps.len(),
+            "{booted} of {apply} candidates that apply were worth a boot, {} in all; {}.",
             plural(result.boots as u64, "boot"),
             result.ended
         );
@@ -47,12 +46,12 @@ impl<'a> TuneReport<'a> {
         };
         match (&result.ratio, &result.after) {
             (Some(ratio), Some(after)) if result.recommended => format!(
-                "{} times as fast, with {}: {} → {}, by {} that chose nothing. {searched}",
+                "{} times as fast, with {}: {} → {}, by {} pairs of boots that chose nothing. {searched}",
                 ratio_interval(ratio),
                 plural(kept as u64, "step"),
                 compact_seconds(before.mean),
                 compact_seconds(after.mean),
-                plural(result.samples_s.len() as u64, "pair of boots").replace("bootss", "boots"),
+                result.samples_s.len(),
             ),
             (Some(ratio), _) => format!(
                 "No step is recommended: all that seemed to help together are {} times as fast. {searched}",
