@@ -139,7 +139,9 @@ pub struct TuneResult {
     /// How many times as fast the tuned machine is: the original's time over the tuned one's, block by
     /// block. `mean` is the Hodges-Lehmann centre, `ci95` the interval by signed ranks.
     pub ratio: Option<Estimate>,
-    /// Of a ratio of 1, two-sided.
+    /// The same of the VMM's CPU time, which a busy host leaves as it is.
+    pub cpu_ratio: Option<Estimate>,
+    /// Of a ratio of wall times of 1, two-sided.
     pub p_value: Option<f64>,
     /// Those boots, block by block, s: original, tuned.
     pub samples_s: Vec<(f64, f64)>,

@@ -3,6 +3,7 @@
 use super::asked::Stage;
 use super::inventory::Inventory;
 use super::predict::Watched;
+use crate::blocks::{pairs, ByBlock};
 use crate::words::ended_text;
 use anyhow::Result;
 use std::cell::RefCell;
@@ -12,6 +13,8 @@ use std::rc::Rc;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
 use vmeter_session::Session;
+use vmeter_stats::race::Standing as Raced;
+use vmeter_stats::Race;
 
 /// Watched boots that were read already, by their numbers.
 pub(crate) type Read = RefCell<BTreeMap<u32, Rc<Seen>>>;
@@ -23,6 +26,42 @@ pub(crate) struct Boots<'a> {
     all: BTreeMap<u32, (PathBuf, RunRecord)>,
     machines: Vec<SessionMachine>,
     plan: Vec<usize>,
+}
+
+/// Pairs of boots of two machines, s.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Pairs {
+    /// Of wall time.
+    pub wall: Vec<(f64, f64)>,
+    /// Of the VMM's CPU time, which a busy host leaves as it is.
+    pub cpu: Vec<(f64, f64)>,
+}
+
+impl Pairs {
+    /// Adds those of another look.
+    pub fn extend(&mut self, more: Pairs) {
+        self.wall.extend(more.wall);
+        self.cpu.extend(more.cpu);
+    }
+
+    /// What they say of (without, with). Wall time decides. Where it is still open, CPU time may show that
+    /// it helps, if wall time leans the same way. Each has half of the chance of error.
+    pub fn say(&self, race: Race) -> Raced {
+        let half = Race { comparisons: 2 * race.comparisons.max(1), ..race };
+        let wall = half.decide(&self.wall);
+        let leans =
+            || self.wall.iter().map(|(without, with)| (without / with).ln()).sum::<f64>() > 0.0;
+        let unclear = matches!(wall, Raced::Open { .. } | Raced::Unproven);
+        match unclear && half.decide(&self.cpu) == Raced::Helps && leans() {
+            true => Raced::Helps,
+            false => wall,
+        }
+    }
+
+    /// What (without, with) differ by in wall time, s.
+    pub fn saved(&self) -> Vec<f64> {
+        self.wall.iter().map(|(without, with)| without - with).collect()
+    }
 }
 
 /// What a watched boot shows.
@@ -66,8 +105,8 @@ impl<'r> Boots<'r> {
         self.all.range(stage.from..stage.to).map(|(_, run)| run).filter(|(_, run)| !run.warmup)
     }
 
-    /// A stage's times of a machine by block, s: unwatched boots that reached their end.
-    pub fn times(&self, stage: &Stage, label: &str) -> BTreeMap<usize, f64> {
+    /// A stage's figures of a machine by block: unwatched boots that reached their end.
+    fn figures(&self, stage: &Stage, label: &str, of: fn(&RunRecord) -> f64) -> ByBlock {
         let machine = self.machines.iter().position(|m| m.label == label);
         let own = (stage.from..stage.to).filter(|index| {
             self.plan.get(*index as usize).copied() == machine && machine.is_some()
@@ -75,23 +114,26 @@ impl<'r> Boots<'r> {
         let done = |index: u32| {
             let (_, run) = self.all.get(&index)?;
             let counts = run.outcome == Outcome::Done && run.watch == WatchLevel::None;
-            counts.then(|| seconds(run.total_ns))
+            counts.then(|| of(run))
         };
         // The first machine of a stage may boot several times in a block.
         let each = if stage.base == label { stage.replicas.max(1) } else { 1 };
         let mut blocks: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
         for (nth, index) in own.enumerate() {
-            if let Some(time) = done(index) {
-                blocks.entry(nth / each).or_default().push(time.ln());
+            if let Some(figure) = done(index) {
+                blocks.entry(nth / each).or_default().push(figure.ln());
             }
         }
         let centre = |(block, logs): (usize, Vec<f64>)| (block, vmeter_stats::mean(&logs).exp());
         blocks.into_iter().map(centre).collect()
     }
 
-    /// A stage's pairs of two machines, block by block, s.
-    pub fn pairs(&self, stage: &Stage, a: &str, b: &str) -> Vec<(f64, f64)> {
-        crate::blocks::pairs(&self.times(stage, a), &self.times(stage, b)).0
+    /// A stage's pairs of two machines, block by block.
+    pub fn pairs(&self, stage: &Stage, a: &str, b: &str) -> Pairs {
+        let of = |of: fn(&RunRecord) -> f64| {
+            pairs(&self.figures(stage, a, of), &self.figures(stage, b, of)).0
+        };
+        Pairs { wall: of(|run| seconds(run.total_ns)), cpu: of(|run| run.usage.cpu_s()) }
     }
 
     /// How the first boot of a machine in a stage ended that did not reach its end, in words.

@@ -19,6 +19,8 @@ struct Fresh {
     /// Original, tuned, s.
     pairs: Vec<(f64, f64)>,
     decided: Option<Decided>,
+    /// The same of CPU time.
+    cpu: Option<Decided>,
     tuned: String,
 }
 
@@ -73,6 +75,7 @@ pub fn result(session: &Session) -> Result<TuneResult> {
         before,
         after: (!after.is_empty()).then(|| estimate(&after)),
         ratio: decided.map(|found| found.ratio),
+        cpu_ratio: fresh.as_ref().and_then(|fresh| fresh.cpu).map(|found| found.ratio),
         p_value: decided.map(|found| found.p_value),
         samples_s: samples,
         phases: phases(&state),
@@ -97,9 +100,13 @@ fn fresh(state: &State<'_>) -> Option<Fresh> {
     let Kind::Fresh { tuned, .. } = &stage.kind else { return None };
     let pairs = state.boots.pairs(stage, ORIGINAL, tuned);
     // Of the tuned machine's time, the original's.
-    let swapped: Vec<(f64, f64)> =
-        pairs.iter().map(|(original, tuned)| (*tuned, *original)).collect();
-    Some(Fresh { decided: Rule::default().decide(&swapped), pairs, tuned: tuned.clone() })
+    let of = |pairs: &[(f64, f64)]| {
+        let swapped: Vec<(f64, f64)> =
+            pairs.iter().map(|(original, tuned)| (*tuned, *original)).collect();
+        Rule::default().decide(&swapped)
+    };
+    let (decided, cpu) = (of(&pairs.wall), of(&pairs.cpu));
+    Some(Fresh { decided, cpu, pairs: pairs.wall, tuned: tuned.clone() })
 }
 
 fn steps(state: &State<'_>, recommended: bool) -> Vec<TuneStep> {
@@ -133,15 +140,16 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
         Fate::In(why) => why.clone(),
         Fate::Open => "not measured by itself: the budget had no room".to_owned(),
     };
-    let pairs = if standing.fresh.len() > 1 { &standing.fresh } else { &standing.pairs };
-    let saved: Vec<f64> = pairs.iter().map(|(without, with)| without - with).collect();
+    let is_fresh = standing.fresh.wall.len() > 1;
+    let pairs = if is_fresh { &standing.fresh } else { &standing.pairs };
+    let saved = pairs.saved();
     TuneStep {
         id: standing.id.clone(),
         title: known.map_or("", |c| c.cause.title).to_owned(),
         change: known.map(|c| c.change()).unwrap_or_default(),
         predicted: standing.predicted,
         saving: (saved.len() > 1).then(|| estimate_signed(&saved)),
-        p_value: paired_t(pairs),
+        p_value: paired_t(&pairs.wall),
         kept: recommended && alive,
         gives_up: known.map_or("", |c| c.remedy.gives_up).to_owned(),
         reason,
@@ -226,6 +234,9 @@ fn hints(result: &TuneResult) -> Vec<String> {
     let allow = (!insecure.is_empty() && result.before.is_some()).then(|| {
         let mut again = result.envelope.argv.clone();
         let at = again.iter().position(|word| word == "tune").map_or(again.len(), |at| at + 1);
+        if let Some(save) = again.iter().position(|word| word == "--save") {
+            again.drain(save..(save + 2).min(again.len()));
+        }
         again.splice(at..at, ["--allow".to_owned(), "insecure".to_owned()]);
         format!("{}  # also tries {}", vmeter_base::shell::join(&again), insecure.join(", "))
     });

@@ -1,6 +1,7 @@
 //! A round of the race: the machine with all candidates, and all but some of them, in turn.
 
 use super::asked::{candidate, Group};
+use super::booted::Pairs;
 use vmeter_render::quantity::compact_seconds;
 use vmeter_stats::race::{Standing as Raced, LOOKS};
 use vmeter_stats::{estimate_signed, Race};
@@ -20,7 +21,7 @@ pub(crate) struct Round {
 #[derive(Debug, Clone)]
 struct Entry {
     group: Group,
-    pairs: Vec<(f64, f64)>,
+    pairs: Pairs,
     failed: Option<String>,
 }
 
@@ -42,10 +43,10 @@ impl Round {
     }
 
     /// Adds the boots of a look.
-    pub fn add(&mut self, group: &Group, pairs: &[(f64, f64)], failed: Option<String>) {
+    pub fn add(&mut self, group: &Group, pairs: Pairs, failed: Option<String>) {
         let known = self.entries.iter().position(|entry| entry.group == *group);
         let at = known.unwrap_or_else(|| {
-            let entry = Entry { group: group.clone(), pairs: Vec::new(), failed: None };
+            let entry = Entry { group: group.clone(), pairs: Pairs::default(), failed: None };
             self.entries.push(entry);
             self.entries.len() - 1
         });
@@ -58,10 +59,8 @@ impl Round {
         let mut more = usize::MAX;
         let mut open = Vec::new();
         for entry in &self.entries {
-            if let (Raced::Open { next_look }, None) =
-                (self.race.decide(&entry.pairs), &entry.failed)
-            {
-                more = more.min(next_look - entry.pairs.len());
+            if let (Raced::Open { next_look }, None) = (entry.pairs.say(self.race), &entry.failed) {
+                more = more.min(next_look - entry.pairs.wall.len());
                 open.push(entry.group.clone());
             }
         }
@@ -73,17 +72,15 @@ impl Round {
         let mut closed = Closed::default();
         let mut out: Vec<(&Entry, f64, String)> = Vec::new();
         for entry in &self.entries {
-            let saved: Vec<f64> =
-                entry.pairs.iter().map(|(without, with)| without - with).collect();
-            let found = estimate_signed(&saved);
+            let found = estimate_signed(&entry.pairs.saved());
             let [least, most] = found.ci95.map(compact_seconds);
             let ids = &entry.group.ids;
-            let said = match (&entry.failed, self.race.decide(&entry.pairs)) {
+            let said = match (&entry.failed, entry.pairs.say(self.race)) {
                 (Some(why), _) => Err(format!("without it the others do not boot: {why}")),
                 (None, Raced::Helps) => {
                     Err(format!("it saves {}, beyond noise", compact_seconds(found.mean)))
                 }
-                (None, Raced::Open { .. }) if entry.pairs.len() < LOOKS[0] => {
+                (None, Raced::Open { .. }) if entry.pairs.wall.len() < LOOKS[0] => {
                     Err("the budget had no room to measure it by itself".to_owned())
                 }
                 (None, Raced::NotWorth) => {
@@ -98,7 +95,7 @@ impl Round {
             };
             match said {
                 Err(why) if ids.len() == 1 => closed.taken.push((ids[0].clone(), why)),
-                Err(_) if entry.pairs.len() < LOOKS[0] => {
+                Err(_) if entry.pairs.wall.len() < LOOKS[0] => {
                     closed.taken.extend(
                         ids.iter().map(|id| (id.clone(), "not measured by itself".to_owned())),
                     );
@@ -143,13 +140,17 @@ mod tests {
         Group { ids: ids.iter().map(|id| (*id).to_owned()).collect(), label: ids.join("+") }
     }
 
+    fn pairs(wall: &[(f64, f64)]) -> Pairs {
+        Pairs { wall: wall.to_vec(), cpu: Vec::new() }
+    }
+
     #[test]
     fn of_two_that_save_the_same_time_one_goes_first() {
         let race = Race { alpha: 0.05, comparisons: 3, worth: 1.01 };
         let mut round = Round::new(1, 1, race);
-        round.add(&group(&["i8042-probe"]), &[(1.0, 1.0); 5], None);
-        round.add(&group(&["i8042-device"]), &[(0.999, 1.0); 5], None);
-        round.add(&group(&["crypto-tests"]), &[(1.5, 1.0); 5], None);
+        round.add(&group(&["i8042-probe"]), pairs(&[(1.0, 1.0); 5]), None);
+        round.add(&group(&["i8042-device"]), pairs(&[(0.999, 1.0); 5]), None);
+        round.add(&group(&["crypto-tests"]), pairs(&[(1.5, 1.0); 5]), None);
         assert!(round.open().0.is_empty());
         let closed = round.close();
         assert_eq!(closed.taken[0].0, "crypto-tests");
@@ -161,10 +162,10 @@ mod tests {
     fn a_group_that_helps_is_taken_apart_and_what_is_open_goes_on() {
         let race = Race { alpha: 0.05, comparisons: 2, worth: 1.01 };
         let mut round = Round::new(1, 1, race);
-        round.add(&group(&["psi", "edd"]), &[(1.5, 1.0); 5], None);
+        round.add(&group(&["psi", "edd"]), pairs(&[(1.5, 1.0); 5]), None);
         round.add(
             &group(&["ipv6"]),
-            &[(1.5, 1.0), (0.7, 1.0), (1.1, 1.0), (1.2, 1.0), (0.9, 1.0)],
+            pairs(&[(1.5, 1.0), (0.7, 1.0), (1.1, 1.0), (1.2, 1.0), (0.9, 1.0)]),
             None,
         );
         assert_eq!(round.open(), (vec![group(&["ipv6"])], 3));

@@ -1,14 +1,14 @@
 //! What is booted next.
 
 use super::asked::{in_order, Group, Kind, ORIGINAL};
-use super::state::{Fate, State};
+use super::state::{Fate, State, NOTHING_PROVEN};
 use vmeter_model::run::WatchLevel;
 use vmeter_stats::race::{Standing as Raced, LOOKS};
 
 /// Of the budget, the share that boots of single candidates may take.
 const ALONE: f64 = 0.35;
 /// Blocks of the last measurement, at least and at most, unless `--runs` says otherwise.
-const FRESH: [usize; 2] = [8, 16];
+const FRESH: [usize; 2] = [6, 16];
 /// Watched boots of each machine for its phases, besides those before.
 const PHASES: usize = 2;
 
@@ -115,7 +115,8 @@ fn everything(state: &State<'_>) -> Option<(String, Vec<String>)> {
 /// Do they save anything together?
 fn gate(state: &mut State<'_>) -> Option<Next> {
     let (all, ids) = everything(state)?;
-    if state.grouped || state.rounds > 0 {
+    let over = has(state, |kind| matches!(kind, Kind::Round { .. } | Kind::Check { .. }));
+    if over {
         return None;
     }
     match state.gate_says() {
@@ -125,12 +126,17 @@ fn gate(state: &mut State<'_>) -> Option<Next> {
             None
         }
         Raced::Open { next_look } => {
-            let blocks = next_look - state.gate.len();
+            let blocks = next_look - state.gate.wall.len();
             let failed = [ORIGINAL, &all].into_iter().find(|label| state.boots.has_failed(label));
             let cost = blocks as f64 * (state.original_s() + state.all_s);
-            if failed.is_some() || !state.gate.is_empty() && cost > left_s(state) {
-                let failed = failed.map(|label| format!("{label} failed in one of its boots"));
-                state.close_gate(failed);
+            let room = left_s(state) - reserve_s(state);
+            if let Some(label) = failed {
+                state.close_gate(Some(format!("{label} failed in one of its boots")));
+                return None;
+            }
+            // The last measurement decides on all of them together then.
+            if !state.gate.wall.is_empty() && cost > room {
+                state.cut = Some("the budget ended it".into());
                 return None;
             }
             let machines = vec![(ORIGINAL.into(), Vec::new()), (all.clone(), ids)];
@@ -262,6 +268,9 @@ pub(crate) fn ended(state: &State<'_>) -> String {
     let worth = vmeter_render::quantity::brief_percent(state.asked.worth);
     if !state.waiting.is_empty() || says("the budget") {
         return "the budget ended it".into();
+    }
+    if says(NOTHING_PROVEN) {
+        return "no gain is proven".into();
     }
     if says("not proven: ") {
         return format!("what is left is not proven by {} blocks", LOOKS[LOOKS.len() - 1]);

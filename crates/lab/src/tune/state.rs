@@ -2,7 +2,7 @@
 //! follow from what is on disk.
 
 use super::asked::{candidate, in_order, Asked, Group, Kind, Stage, ORIGINAL};
-use super::booted::{Boots, Seen};
+use super::booted::{Boots, Pairs, Seen};
 use super::inventory::{compare, difference};
 use super::round::Round;
 use std::rc::Rc;
@@ -14,6 +14,8 @@ use vmeter_stats::{estimate_signed, Race};
 
 /// Chance of a false "helps" among all comparisons of a round.
 const ALPHA: f64 = 0.05;
+/// Said of candidates that together save nothing beyond noise.
+pub(crate) const NOTHING_PROVEN: &str = "nothing that is proven";
 /// Candidates that are left out of a machine together, at most.
 const GROUP: usize = 4;
 /// A candidate that seems to save so many times what is worth it is a group of its own.
@@ -33,9 +35,9 @@ pub(crate) struct Standing {
     /// What it saved in those parts of the boot alone, s.
     pub alone: Option<f64>,
     /// Boots without and with it, beside all other steps, s.
-    pub pairs: Vec<(f64, f64)>,
+    pub pairs: Pairs,
     /// The same by runs that chose nothing.
-    pub fresh: Vec<(f64, f64)>,
+    pub fresh: Pairs,
 }
 
 /// What came of a candidate.
@@ -66,7 +68,7 @@ pub(crate) struct State<'a> {
     /// True if all candidates together did not boot, so that they are added one by one.
     pub building: bool,
     /// Boots of the original and of all together, s.
-    pub gate: Vec<(f64, f64)>,
+    pub gate: Pairs,
     /// What is left out in turn now.
     pub round: Option<Round>,
     /// What is to be left out in turn next.
@@ -96,8 +98,8 @@ impl<'a> State<'a> {
             fate: planned.barred.clone().map_or(Fate::Open, Fate::Out),
             booted: false,
             alone: None,
-            pairs: Vec::new(),
-            fresh: Vec::new(),
+            pairs: Pairs::default(),
+            fresh: Pairs::default(),
         };
         let mut state = State {
             asked,
@@ -107,7 +109,7 @@ impl<'a> State<'a> {
             lost: None,
             all: None,
             building: false,
-            gate: Vec::new(),
+            gate: Pairs::default(),
             round: None,
             waiting: Vec::new(),
             grouped: false,
@@ -310,16 +312,14 @@ impl<'a> State<'a> {
     /// What the boots of the original and of all together say.
     pub fn gate_says(&self) -> Raced {
         let worth = 1.0 + self.asked.worth;
-        Race { alpha: ALPHA, comparisons: 1, worth }.decide(&self.gate)
+        self.gate.say(Race { alpha: ALPHA, comparisons: 1, worth })
     }
 
     /// Nothing is taken, since all together save nothing.
     pub fn close_gate(&mut self, failed: Option<String>) {
-        let saved: Vec<f64> = self.gate.iter().map(|(a, b)| a - b).collect();
-        let [least, most] = estimate_signed(&saved).ci95.map(compact_seconds);
-        let nothing = || {
-            format!("all that were left together save {least} to {most}: nothing that is proven")
-        };
+        let [least, most] = estimate_signed(&self.gate.saved()).ci95.map(compact_seconds);
+        let nothing =
+            || format!("all that were left together save {least} to {most}: {NOTHING_PROVEN}");
         let why = failed.unwrap_or_else(nothing);
         for id in self.alive() {
             self.decide(&id, Fate::Out(why.clone()));
@@ -342,7 +342,7 @@ impl<'a> State<'a> {
             self.note_pairs(group, &pairs);
             let failed = self.boots.failure(stage, &group.label);
             if let Some(round) = &mut self.round {
-                round.add(group, &pairs, failed);
+                round.add(group, pairs, failed);
             }
         }
         if let Some(why) = self.boots.failure(stage, &all) {
@@ -350,10 +350,10 @@ impl<'a> State<'a> {
         }
     }
 
-    fn note_pairs(&mut self, group: &Group, pairs: &[(f64, f64)]) {
+    fn note_pairs(&mut self, group: &Group, pairs: &Pairs) {
         let [id] = group.ids.as_slice() else { return };
         if let Some(standing) = self.standings.iter_mut().find(|s| s.id == *id) {
-            standing.pairs.extend(pairs);
+            standing.pairs.extend(pairs.clone());
         }
     }
 

@@ -69,6 +69,7 @@ pub fn result() -> TuneResult {
         before: Some(side(|pair| pair.0)),
         after: Some(side(|pair| pair.1)),
         ratio: Some(ratio),
+        cpu_ratio: Some(ratio),
         p_value: Some(0.03125),
         samples_s: pairs.to_vec(),
         phases: vec![

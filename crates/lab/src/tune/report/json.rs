@@ -14,6 +14,7 @@ exported! {
         before: Option<Estimate>,
         after: Option<Estimate>,
         ratio: Option<Estimate>,
+        cpu_ratio: Option<Estimate>,
         p_value: Option<f64>,
         samples_s: Vec<[f64; 2]> = |result| {
             result.samples_s.iter().map(|(original, tuned)| [*original, *tuned]).collect()

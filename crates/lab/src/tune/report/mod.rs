@@ -40,6 +40,11 @@ impl<'a> TuneReport<'a> {
             plural(result.boots as u64, "boot"),
             result.ended
         );
+        let by_cpu = result
+            .cpu_ratio
+            .as_ref()
+            .map(|ratio| format!("By CPU time of the VMM it is {}. ", ratio_interval(ratio)));
+        let searched = by_cpu.unwrap_or_default() + &searched;
         let Some(before) = &result.before else {
             return "The machine does not boot to its end as it is: there is nothing to tune."
                 .into();
