@@ -82,7 +82,11 @@ pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)
 /// True for a cause of which there is a pair of machines, with and without it.
 /// On a machine of one's own it takes a remedy that leaves the machine what it is.
 pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
-    catalogue::named(id).is_some_and(|finding| !own || matches!(finding.own, Own::Remedy(_)))
+    catalogue::named(id).is_some_and(|finding| match finding.own {
+        _ if !own => true,
+        Own::Remedy(remedy) => remedy.needs.is_none(),
+        Own::Never(_) => false,
+    })
 }
 
 /// Measures findings.

@@ -91,6 +91,15 @@ impl<'r> Boots<'r> {
         self.all.len()
     }
 
+    /// True if all of the plan is there, but for machines that failed.
+    pub fn is_whole(&self) -> bool {
+        let there = |(index, machine): (u32, &usize)| {
+            let label = self.machines.get(*machine).map_or("", |m| m.label.as_str());
+            self.all.contains_key(&index) || self.has_failed(label)
+        };
+        (0u32..).zip(&self.plan).all(there)
+    }
+
     /// What they took, s: from each one's beginning until vmeter had read what it left.
     pub fn took_s(&self) -> f64 {
         let of = |run: &RunRecord| {

@@ -31,7 +31,7 @@ pub(crate) struct Inventory {
     console: Option<bool>,
     /// What ended it.
     end: Option<String>,
-    /// True if it ended by its own power-off, or was measured to another point.
+    /// The last line that was seen.
     last_line: Option<String>,
 }
 

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use vmeter_model::run::SessionMachine;
 use vmeter_model::time::seconds;
 use vmeter_model::tune::{InventoryItem, PhaseChange, TuneResult, TuneStep};
+use vmeter_model::Estimate;
 use vmeter_session::{envelope, Session};
 use vmeter_stats::{estimate, estimate_signed, paired_t, Decided, Rule};
 
@@ -36,32 +37,18 @@ pub fn result(session: &Session) -> Result<TuneResult> {
         return Err(session.no_runs(&warnings));
     }
     let mut state = State::of(&asked, &boots);
-    let unfinished = search::next(&mut state).is_some();
-    if unfinished {
-        let dir = vmeter_base::shell::path(&session.dir);
-        warnings.push(format!("the search is not finished: --resume {dir} goes on"));
-    }
-    warnings.extend(
-        state.lost.as_ref().map(|why| format!("the original does not boot to its end: {why}")),
-    );
-    if let Some(Err(why)) = &state.checked {
-        warnings.push(format!("the tuned machine is not recommended: {why}"));
-    }
+    let unfinished = search::next(&mut state).is_some() || !boots.is_whole();
+    warnings.extend(remarks(&state, unfinished, session));
     let fresh = fresh(&state);
     let decided = fresh.as_ref().and_then(|fresh| fresh.decided);
-    let whole = state.checked.as_ref().is_some_and(Result::is_ok)
+    let whole = !unfinished
+        && state.checked.as_ref().is_some_and(Result::is_ok)
         && fresh.as_ref().is_some_and(|fresh| !boots.has_failed(&fresh.tuned));
     let shown = |found: &Decided| found.pairs >= found.needed && found.ratio.ci95[0] > 1.0;
     let recommended = whole && decided.as_ref().is_some_and(shown);
     let steps = steps(&state, recommended);
     let samples = fresh.as_ref().map(|fresh| fresh.pairs.clone()).unwrap_or_default();
-    let side = |of: fn(&(f64, f64)) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-    let (before, after) = (side(|pair| pair.0), side(|pair| pair.1));
-    let looked = state.original.as_ref().map(|seen| seen.watched.total_s());
-    let before = match (before.is_empty(), looked) {
-        (false, _) => Some(estimate(&before)),
-        (true, looked) => looked.map(|s| estimate(&[s])),
-    };
+    let (before, after) = sides(&state, &samples);
     let tuned = fresh.as_ref().map_or(ORIGINAL, |fresh| &fresh.tuned);
     let chosen = if recommended { tuned } else { ORIGINAL };
     let machine = |label: &str| session.record.machines.iter().find(|m| m.label == label).cloned();
@@ -73,7 +60,7 @@ pub fn result(session: &Session) -> Result<TuneResult> {
         steps,
         inventory: inventory(&state),
         before,
-        after: (!after.is_empty()).then(|| estimate(&after)),
+        after,
         ratio: decided.map(|found| found.ratio),
         cpu_ratio: fresh.as_ref().and_then(|fresh| fresh.cpu).map(|found| found.ratio),
         p_value: decided.map(|found| found.p_value),
@@ -92,6 +79,32 @@ pub fn result(session: &Session) -> Result<TuneResult> {
     };
     result.hints = hints(&result);
     Ok(result)
+}
+
+/// What is to be said of the search besides its answer.
+fn remarks(state: &State<'_>, unfinished: bool, session: &Session) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if let Some(why) = &state.lost {
+        remarks.push(format!("the original does not boot to its end: {why}"));
+    } else if unfinished {
+        let dir = vmeter_base::shell::path(&session.dir);
+        remarks.push(format!("the search is not finished: vmeter tune --resume {dir}"));
+    }
+    if let Some(Err(why)) = &state.checked {
+        remarks.push(format!("the tuned machine is not recommended: {why}"));
+    }
+    remarks
+}
+
+/// Whole boots of the original and of the tuned machine, s; of the original its watched boot where there
+/// are no others.
+fn sides(state: &State<'_>, samples: &[(f64, f64)]) -> (Option<Estimate>, Option<Estimate>) {
+    let side = |of: fn(&(f64, f64)) -> f64| {
+        let times: Vec<f64> = samples.iter().map(of).collect();
+        (!times.is_empty()).then(|| estimate(&times))
+    };
+    let looked = || state.original.as_ref().map(|seen| estimate(&[seen.watched.total_s()]));
+    (side(|pair| pair.0).or_else(looked), side(|pair| pair.1))
 }
 
 fn fresh(state: &State<'_>) -> Option<Fresh> {
@@ -160,7 +173,7 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
 /// Of the steps that were measured by themselves, those whose saving is within what was predicted.
 fn predictions(steps: &[TuneStep]) -> (usize, usize) {
     let both = steps.iter().filter_map(|step| Some((step.predicted?, step.saving?)));
-    let within = |(predicted, found): &(vmeter_model::Estimate, vmeter_model::Estimate)| {
+    let within = |(predicted, found): &(Estimate, Estimate)| {
         (predicted.ci95[0]..=predicted.ci95[1]).contains(&found.mean)
     };
     let all: Vec<_> = both.collect();
