@@ -130,10 +130,11 @@ impl<'r> Boots<'r> {
         let mut blocks: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
         for (nth, index) in own.enumerate() {
             if let Some(figure) = done(index) {
-                blocks.entry(nth / each).or_default().push(figure.ln());
+                blocks.entry(nth / each).or_default().push(figure);
             }
         }
-        let centre = |(block, logs): (usize, Vec<f64>)| (block, vmeter_stats::mean(&logs).exp());
+        // A boot that took three times as long moves no median of three.
+        let centre = |(block, all): (usize, Vec<f64>)| (block, vmeter_stats::median(&all));
         blocks.into_iter().map(centre).collect()
     }
 

@@ -9,6 +9,8 @@ use vmeter_stats::race::{Standing as Raced, LOOKS};
 const ALONE: f64 = 0.35;
 /// Blocks of the last measurement, at least and at most, unless `--runs` says otherwise.
 const FRESH: [usize; 2] = [6, 16];
+/// From so many comparisons on the machine that all are held against boots three times in a block.
+const FEW_GROUPS: usize = 5;
 /// Watched boots of each machine for its phases, besides those before.
 const PHASES: usize = 2;
 
@@ -179,14 +181,15 @@ fn round(state: &mut State<'_>) -> Option<Next> {
                     let wanted = format!("{all} without {}", out.join(", "));
                     Group { ids: out.clone(), label: label(state, &rest(out), wanted) }
                 });
-                (state.rounds + 1, named.collect(), LOOKS[0])
+                (state.rounds + 1, named.collect::<Vec<Group>>(), LOOKS[0])
             }
         };
-        // As many comparisons with one machine are resolved best by so many boots of it (C. Dunnett,
-        // JASA 50, 1955).
+        // Many comparisons with one machine are resolved best by several boots of it (C. Dunnett, JASA 50,
+        // 1955); of three the median counts.
         let replicas = match &state.round {
             Some(round) => round.replicas,
-            None => ((groups.len() as f64).sqrt().round() as usize).clamp(1, 4),
+            None if groups.len() < FEW_GROUPS => 1,
+            None => 3,
         };
         let cost = blocks as f64 * (replicas + groups.len()) as f64 * state.all_s * 1.15;
         if cost > left_s(state) - reserve_s(state) {
