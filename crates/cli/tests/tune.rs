@@ -96,7 +96,7 @@ fn nothing_to_gain_recommends_nothing() {
         wrong += usize::from(!kept(&result).is_empty());
         if kept(&result).is_empty() {
             assert_eq!(result["recommended"], false);
-            assert_eq!(result["command"], serde_json::json!(["mock"]));
+            assert_eq!(result["tuned_command"], serde_json::json!(["mock"]));
         }
     }
     assert!(wrong * 20 <= tunings, "{wrong} of {tunings}");
@@ -118,7 +118,8 @@ fn what_helps_is_found_and_the_interval_holds() {
         let truth = truth(&kept);
         let end = |at: usize| result["ratio"]["ci95"][at].as_f64().unwrap_or(f64::NAN);
         let (low, high) = (end(0), end(1));
-        held += usize::from(low <= truth && truth <= high);
+        // A script without noise in its ratio has an interval without width.
+        held += usize::from(low - 1e-4 <= truth && truth <= high + 1e-4);
         println!("seed {seed}: {kept:?} {low:.3} {truth:.3} {high:.3}");
     }
     println!("{found} found, {held} held of {tunings}; {more} others kept");
@@ -218,7 +219,8 @@ fn killed_and_resumed_it_gives_the_same_answer() {
     let output = command.env("VMETER_MOCK_SCRIPT", &script).output().expect("vmeter runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let resumed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    for field in ["steps", "ratio", "samples_s", "command", "inventory", "phases", "boots", "ended"]
+    for field in
+        ["steps", "ratio", "samples_s", "tuned_command", "inventory", "phases", "boots", "ended"]
     {
         assert_eq!(resumed[field], whole[field], "{field}");
     }

@@ -20,7 +20,7 @@ exported! {
             result.samples_s.iter().map(|(original, tuned)| [*original, *tuned]).collect()
         },
         phases: Vec<Phase<'a>>,
-        command: &'a [String],
+        tuned_command: &'a [String] = |result| &result.command,
         recommended: bool,
         ended: &'a str,
         predictions: Predictions = |result| Predictions {
