@@ -29,7 +29,6 @@ pub(super) const ENTRY: Finding = Finding {
             Part::Span("kernel:setup", 0.5, 1.0),
             Part::Span("kernel:load", 0.0, 0.3),
         ],
-        ..Remedy::FREE
     }),
 };
 

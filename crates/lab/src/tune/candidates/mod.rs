@@ -99,7 +99,7 @@ mod tests {
         let all = all();
         assert!(all.len() >= 45, "{}", all.len());
         for (at, one) in all.iter().enumerate() {
-            assert!(registry::ALL.iter().any(|cause| *cause == one.cause), "{}", one.id());
+            assert!(registry::ALL.contains(&one.cause), "{}", one.id());
             assert!(all[..at].iter().all(|other| other.id() != one.id()), "{}", one.id());
             let waits = one.id() == "monitor-wait";
             assert!(waits || !one.change().is_empty() && !one.remedy.predicts.is_empty());
