@@ -58,6 +58,16 @@ impl Pairs {
         }
     }
 
+    /// True if (without, with) differ for the better by wall time or CPU time, at the level of one
+    /// comparison and one look.
+    pub fn leans(&self) -> bool {
+        let gains = |pairs: &[(f64, f64)]| {
+            let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
+            logs.len() > 2 && vmeter_stats::estimate_signed(&logs).ci95[0] > 0.0
+        };
+        gains(&self.wall) || gains(&self.cpu)
+    }
+
     /// What (without, with) differ by in wall time, s.
     pub fn saved(&self) -> Vec<f64> {
         self.wall.iter().map(|(without, with)| without - with).collect()

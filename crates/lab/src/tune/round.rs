@@ -86,6 +86,10 @@ impl Round {
                 (None, Raced::NotWorth) => {
                     Ok(format!("it saves {least} to {most} beside the others: not worth it"))
                 }
+                (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
+                    "it seems to save {}, when the budget ended; the last measurement shows it",
+                    compact_seconds(found.mean)
+                )),
                 (None, Raced::Open { .. }) => Ok(format!(
                     "the budget ended before it was proven: {least} to {most} beside the others"
                 )),

@@ -11,6 +11,8 @@ const ALONE: f64 = 0.35;
 const FRESH: [usize; 2] = [6, 16];
 /// From so many comparisons on the machine that all are held against boots three times in a block.
 const FEW_GROUPS: usize = 5;
+/// Blocks with which the last measurement also boots the tuned machine without each step.
+const WITH_PARTS: usize = 10;
 /// Watched boots of each machine for its phases, besides those before.
 const PHASES: usize = 2;
 
@@ -233,7 +235,8 @@ fn fresh(state: &mut State<'_>) -> Option<Next> {
         let alone = without.iter().filter(|group| group.label != ORIGINAL).count() as f64;
         ((left_s(state) - phases) / (pair + alone * state.all_s).max(1e-9)).max(0.0) as usize
     };
-    if state.asked.runs.is_none() && room(&without) < FRESH[0] {
+    // The whole comes before its parts.
+    if state.asked.runs.is_none() && room(&without) < WITH_PARTS {
         without.clear();
     }
     let blocks =
