@@ -251,7 +251,8 @@ fn a_real_guest_gets_faster_and_stays_the_same() {
     let lab = Lab::new();
     let initrd = lab.path("initrd");
     assert_eq!(lab.run(&["appliance", "build", "--out", text(&initrd)]).status, 0);
-    let mut all = vec!["tune", "--budget", "10m", "--export-json", "-", "--"];
+    let mut all =
+        vec!["tune", "--budget", "10m", "--allow", "insecure", "--export-json", "-", "--"];
     all.extend(["qemu-system-x86_64", "-machine", "q35", "-m", "512", "-kernel", text(&kernel)]);
     all.extend(["-initrd", text(&initrd), "-serial", "stdio", "-display", "none"]);
     let ran = lab.run(&all);
