@@ -92,6 +92,19 @@ const SCREENS: &[Screen] = &[
         &["vmeter findings console-log", "vmeter findings -- qemu-system-x86_64 -m 512"],
     ),
     screen(
+        "tune",
+        &[
+            ("budget", "Time for all boots [default: 15m]"),
+            ("worth", "Smallest gain of a step, % [default: 1]"),
+            ("keep", "What to keep, e.g. acpi,console,network"),
+            ("allow", "insecure: also try what is less safe"),
+            ("output-file", "Write the answer as a shell script"),
+            ("long", "Show every candidate with the reason"),
+            ("until", "End at poweroff, userspace or line:REGEX"),
+        ],
+        &["vmeter tune --budget 10m", "vmeter tune -o tuned.sh -- qemu-system-x86_64 -m 512"],
+    ),
+    screen(
         "diff",
         &[("fail-if-slower", "Exit 1 if B is slower by PCT %")],
         &["vmeter diff before after", "vmeter diff before after --fail-if-slower 3"],
@@ -306,7 +319,7 @@ vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page
 /// The command line with its help.
 pub fn with_screens(command: Command) -> Command {
     let command = command
-        .help_template("{about}\n{usage-heading} {usage}\n\n{subcommands}{after-help}")
+        .help_template("{about}\n{usage-heading} {usage}\n{subcommands}{after-help}")
         .after_long_help(ROOT)
         .mut_args(|arg| arg.hide_short_help(true));
     with_screens_below(command, "")

@@ -44,5 +44,7 @@ mod sweep;
 mod trace;
 #[path = "trust.rs"]
 mod trust;
+#[path = "tune.rs"]
+mod tune;
 #[path = "views.rs"]
 mod views;

@@ -32,6 +32,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             Some(all)
         }
         "findings" => words("findings crypto-tests udev-settle --vmm mock --warmup 1 --runs 3"),
+        "tune" => words("tune --vmm mock --budget 20s --worth 5% --runs 6"),
         "look" | "next" => {
             eprintln!("skipped: its VM is somebody else's: look.rs and next.rs take it through this");
             None

@@ -13,7 +13,7 @@ use std::time::Duration;
 use vmeter_lab::kinds::KINDS;
 
 /// The kinds that the mock is measured with, whose every run is the same each time.
-const MOCK: [&str; 5] = ["boot", "bench", "sweep", "range", "findings"];
+const MOCK: [&str; 6] = ["boot", "bench", "sweep", "range", "findings", "tune"];
 
 /// A small experiment of a kind; none where this host can't do it.
 fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
@@ -23,6 +23,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
         "sweep" => "sweep --vmm mock --warmup 0 --runs 2 -P pcie-root-ports=0..1",
         "range" => "range --vmm mock --machine {worktree}/product --warmup 0 --runs 2",
         "findings" => "findings crypto-tests --vmm mock --warmup 0 --runs 2",
+        "tune" => "tune --vmm mock --budget 10s --worth 8% --runs 3",
         "memory" => "memory --warmup 0 --runs 2 -- sh -c echo${IFS}Linux${IFS}version${IFS}6;sleep${IFS}0.05",
         "dirty" => "dirty --workload gui --passes 2 --tracker kvm-legacy --memory 64 --no-fit",
         "irq" => "irq --vfs 2 --vectors 3 --vcpus 2 --runs 2 --warmup 1 --fit none --no-trace",

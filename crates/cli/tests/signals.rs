@@ -91,7 +91,7 @@ fn in_a_preparation() {
 /// The VMM of a command line of the user's own, whoever measures it.
 #[test]
 fn in_a_run_of_every_kind_that_takes_a_command_line() {
-    for line in ["boot", "bench", "sweep -L x=1,2", "findings", "memory"] {
+    for line in ["boot", "bench", "sweep -L x=1,2", "findings", "tune", "memory"] {
         let lab = Lab::new();
         let (save, pids) = (lab.path("s"), lab.path("pids"));
         let vmm = format!("echo $$ >{0}; sleep 1000 & echo $! >>{0}; wait", text(&pids));

@@ -12,6 +12,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::sweep::Kind,
     &crate::range::Kind,
     &crate::findings::Kind,
+    &crate::tune::Kind,
     &crate::look::Kind,
     &crate::next::Kind,
     &crate::memory::Kind,

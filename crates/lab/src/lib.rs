@@ -37,6 +37,7 @@ pub mod slurm;
 mod steady;
 pub mod sweep;
 pub mod trend;
+pub mod tune;
 mod verdict;
 mod words;
 

@@ -216,7 +216,7 @@ fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a K
 }
 
 /// The ELF image inside `kernel`, in the cache; `pvh` if it is to be entered by PVH.
-fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
+pub(crate) fn uncompressed(kernel: &Path, pvh: bool, cache: &Path) -> Result<PathBuf> {
     // One without symbols has no more than its file.
     let named = match vmeter_kernel_image::KernelInfo::open(cache, kernel) {
         Ok(info) => info.build_id.unwrap_or(info.version),

@@ -22,6 +22,7 @@ pub mod run;
 pub mod shard;
 pub mod span;
 pub mod sweep;
+pub mod tune;
 pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};

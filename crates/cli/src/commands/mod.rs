@@ -25,6 +25,7 @@ pub mod shim;
 pub mod show;
 pub mod sweep;
 pub mod trace;
+pub mod tune;
 
 /// Makes the enum of commands, each `Variant(module::Arguments)`, and runs `module::run`.
 macro_rules! commands {
@@ -60,6 +61,8 @@ commands! {
     Range(range::Range),
     /// Measure the known causes of a slow boot.
     Findings(findings::Findings),
+    /// Find the fastest equivalent of a machine, and prove it.
+    Tune(tune::Tune),
     /// Compare two saved runs.
     Diff(diff::Diff),
     /// Join the shards of a sweep or a range.

@@ -1,12 +1,12 @@
 //! `vmeter findings`: each known cause of a slow boot, measured here or on the user's machine.
 
 mod blocks;
-mod catalogue;
+pub(crate) mod catalogue;
 mod change;
 mod consoles;
 mod gate;
-mod kitchen;
-mod own;
+pub(crate) mod kitchen;
+pub(crate) mod own;
 mod plan;
 pub mod report;
 mod result;
@@ -83,7 +83,11 @@ pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)
 /// True for a cause of which there is a pair of machines, with and without it.
 /// On a machine of one's own it takes a remedy that leaves the machine what it is.
 pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
-    catalogue::named(id).is_some_and(|finding| !own || matches!(finding.own, Own::Remedy { .. }))
+    catalogue::named(id).is_some_and(|finding| match finding.own {
+        _ if !own => true,
+        Own::Remedy(remedy) => remedy.needs.is_none(),
+        Own::Never(_) => false,
+    })
 }
 
 /// Measures findings.
@@ -180,7 +184,7 @@ fn chosen_machines(
         let exact = !config.no_icount && base.is_slowed_by_counting();
         plan::of_options(&chosen, &kitchen, exact)
     } else {
-        plan::of_own(&chosen, &config.spec, &base.machine)
+        plan::of_own(&chosen, &config.spec, &base.machine, &cache)
     };
     options.check_size(timed.len())?;
     config.timed = timed.len() as u32;

@@ -2,6 +2,7 @@
 
 use super::catalogue::OwnChange;
 use std::ffi::OsString;
+use std::path::Path;
 use vmeter_machine::argv;
 use vmeter_machine::backend::Machine;
 use vmeter_model::MachineSpec;
@@ -12,6 +13,7 @@ pub(crate) struct OwnMachine {
     line: Option<String>,
     is_qemu: bool,
     may_inject: bool,
+    is_played: bool,
 }
 
 impl OwnMachine {
@@ -22,7 +24,89 @@ impl OwnMachine {
             argv: machine.argv.clone(),
             is_qemu: machine.abilities().monitor,
             may_inject: machine.may_inject,
+            is_played: false,
         }
+    }
+
+    /// Of a machine that is played from a script: as QEMU would be called for it.
+    pub fn played(spec: &MachineSpec) -> Self {
+        let board = spec.machine.as_deref().filter(|name| !name.contains(['/', '.']));
+        let line = spec.append.join(" ");
+        let smp = spec.smp.unwrap_or(1).to_string();
+        let words = ["qemu-system-x86_64", "-machine", board.unwrap_or("q35"), "-smp", &smp];
+        let words = words.into_iter().chain(["-serial", "stdio", "-display", "none"]);
+        let words = words.chain(["-kernel", "played", "-append", &line]).map(str::to_owned);
+        let argv = words.chain(spec.vmm_arg.iter().cloned()).map(OsString::from).collect();
+        OwnMachine { argv, line: Some(line), is_qemu: true, may_inject: true, is_played: true }
+    }
+
+    /// Words of its kernel's command line.
+    pub fn kernel_words(&self) -> impl Iterator<Item = &str> {
+        self.line.iter().flat_map(|line| line.split_whitespace())
+    }
+
+    /// The value that a word of its kernel's command line gives a parameter; the last of several.
+    pub fn kernel_value(&self, name: &str) -> Option<&str> {
+        self.kernel_words()
+            .filter_map(|w| w.split_once('='))
+            .filter(|(n, _)| *n == name)
+            .last()
+            .map(|w| w.1)
+    }
+
+    /// True if it has this option, with one dash or two.
+    pub fn has_option(&self, name: &str) -> bool {
+        argv::has(&self.argv, name)
+    }
+
+    /// Values of an option.
+    pub fn values(&self, name: &str) -> Vec<&str> {
+        argv::values(&self.argv, name)
+    }
+
+    /// The accelerator, as QEMU names it.
+    pub fn accelerator(&self) -> String {
+        argv::accelerator(&self.argv)
+    }
+
+    /// Memory that it asks for, MiB; what QEMU gives if it asks for none.
+    pub fn memory_mib(&self) -> u64 {
+        argv::memory_mib(&self.argv).unwrap_or(128)
+    }
+
+    /// The name of its board, `q35` say, if it names one.
+    pub fn board(&self) -> Option<&str> {
+        let named = self.values("machine").into_iter().chain(self.values("M"));
+        let names = named.filter_map(|value| value.split(',').next());
+        names.map(|name| name.trim_start_matches("type=")).find(|name| !name.contains('='))
+    }
+
+    /// The first bytes of a file that an option names; none of a machine that is played.
+    fn begin(&self, option: &str) -> Option<Vec<u8>> {
+        use std::io::Read;
+        let path = self.values(option).pop().filter(|_| !self.is_played)?;
+        let mut first = Vec::new();
+        std::fs::File::open(path).ok()?.take(6).read_to_end(&mut first).ok()?;
+        Some(first)
+    }
+
+    /// Why there is no packed kernel to be unpacked before it is loaded, if so.
+    pub fn has_no_packed_kernel(&self) -> Option<String> {
+        if !argv::loads_kernel(&self.argv) {
+            return Some("its kernel is not given by -kernel".into());
+        }
+        let is_elf = self.begin("kernel").is_some_and(|first| first.starts_with(b"\x7fELF"));
+        is_elf.then(|| "its kernel is not packed".into())
+    }
+
+    /// Why there is no packed initrd to be unpacked before it is loaded, if so.
+    pub fn has_no_packed_initrd(&self) -> Option<String> {
+        let Some(_) = self.values("initrd").pop() else {
+            return Some("it has no initrd".into());
+        };
+        let path = self.values("initrd").pop().map(Path::new);
+        let is_packed = path.is_some_and(super::catalogue::files::is_packed);
+        (!is_packed).then(|| "its initrd is not packed".into())
     }
 
     /// Why nothing can be changed in it, if so.
@@ -123,8 +207,16 @@ impl OwnMachine {
     }
 }
 
-/// The user's machine with these changes.
-pub(crate) fn changed(base: &MachineSpec, machine: &Machine, changes: &[OwnChange]) -> MachineSpec {
+/// The user's machine with these changes; `cache` is vmeter's folder, for what has to be made.
+///
+/// # Errors
+/// Why one of them can't be made here, in words.
+pub(crate) fn changed(
+    base: &MachineSpec,
+    machine: &Machine,
+    changes: &[OwnChange],
+    cache: &Path,
+) -> Result<MachineSpec, String> {
     let mut plan = machine.plan();
     plan.argv.clone_from(&machine.argv);
     for change in changes {
@@ -133,20 +225,48 @@ pub(crate) fn changed(base: &MachineSpec, machine: &Machine, changes: &[OwnChang
                 plan.inject_kernel_parameters(&[words]);
             }
             OwnChange::Arguments(words) => plan.argv.extend(words.iter().map(OsString::from)),
-            OwnChange::KernelLess(word) => less(&mut plan.argv, word),
+            OwnChange::KernelLess(word) => less(&mut plan.argv, |w| w == *word),
+            OwnChange::KernelWithout(name) => less(&mut plan.argv, |w| names(w, name)),
+            OwnChange::Make(_, make) => make(cache, &mut plan.argv)?,
         }
     }
     let command = plan.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    MachineSpec { command, vmm: None, ..base.clone() }
+    Ok(MachineSpec { command, vmm: None, ..base.clone() })
 }
 
-/// Takes a word out of the kernel's command line.
-fn less(argv: &mut [OsString], word: &str) {
+/// A played machine with these changes: a script sees the kernel's words and the VMM's arguments.
+pub(crate) fn changed_played(base: &MachineSpec, changes: &[OwnChange]) -> MachineSpec {
+    let mut spec = base.clone();
+    let keep = |spec: &mut MachineSpec, is_kept: &dyn Fn(&str) -> bool| {
+        let words = spec.append.iter().flat_map(|line| line.split_whitespace());
+        spec.append = words.filter(|w| is_kept(w)).map(str::to_owned).collect();
+    };
+    for change in changes {
+        match change {
+            OwnChange::Kernel(words) => spec.append.push((*words).to_owned()),
+            OwnChange::Arguments(words) => {
+                spec.vmm_arg.extend(words.iter().map(|w| (*w).to_owned()));
+            }
+            OwnChange::KernelLess(word) => keep(&mut spec, &|w| w != *word),
+            OwnChange::KernelWithout(name) => keep(&mut spec, &|w| !names(w, name)),
+            OwnChange::Make(what, _) => spec.vmm_arg.push((*what).to_owned()),
+        }
+    }
+    spec
+}
+
+/// True for a word that sets this parameter.
+fn names(word: &str, name: &str) -> bool {
+    word.split('=').next() == Some(name)
+}
+
+/// Takes words out of the kernel's command line.
+fn less(argv: &mut [OsString], is_taken: impl Fn(&str) -> bool) {
     let is_append = |w: &OsString| w == "-append" || w == "--append";
     let Some(at) = argv.iter().position(is_append).map(|at| at + 1) else { return };
     let Some(line) = argv.get_mut(at) else { return };
     let text = line.to_string_lossy().into_owned();
-    let kept: Vec<&str> = text.split_whitespace().filter(|w| *w != word).collect();
+    let kept: Vec<&str> = text.split_whitespace().filter(|w| !is_taken(w)).collect();
     *line = kept.join(" ").into();
 }
 
@@ -165,7 +285,8 @@ mod tests {
             ..Machine::default()
         };
         let command = line.iter().map(|word| (*word).to_owned()).collect();
-        of_own(CATALOGUE, &MachineSpec { command, ..MachineSpec::default() }, &machine)
+        let spec = MachineSpec { command, ..MachineSpec::default() };
+        of_own(CATALOGUE, &spec, &machine, Path::new("/nonexistent"))
     }
 
     fn applicable(menu: &Menu) -> Vec<&str> {

@@ -5,6 +5,7 @@ use super::change::changed;
 use super::consoles;
 use super::kitchen::Kitchen;
 use super::own::{self, OwnMachine};
+use std::path::Path;
 use vmeter_machine::backend::Machine;
 use vmeter_model::findings::{PlannedContrast, PlannedFinding};
 use vmeter_model::run::{PlannedRun, WatchLevel};
@@ -143,7 +144,12 @@ fn of_pair(
 }
 
 /// What is asked of a command line of the user's own.
-pub(crate) fn of_own(findings: &[&Finding], base: &MachineSpec, machine: &Machine) -> Menu {
+pub(crate) fn of_own(
+    findings: &[&Finding],
+    base: &MachineSpec,
+    machine: &Machine,
+    cache: &Path,
+) -> Menu {
     let mut menu = Menu::default();
     let with = menu.label(BASELINE, base.clone());
     let own = OwnMachine::of(machine);
@@ -152,19 +158,29 @@ pub(crate) fn of_own(findings: &[&Finding], base: &MachineSpec, machine: &Machin
             PlannedFinding { id: finding.cause.id.to_owned(), ..PlannedFinding::default() };
         match &finding.own {
             Own::Never(why) => planned.inapplicable = Some((*why).to_owned()),
-            Own::Remedy { absent, changes } => match own.closed().or_else(|| absent(&own)) {
-                Some(why) => planned.inapplicable = Some(why),
-                None => {
-                    let spec = own::changed(base, machine, changes);
-                    let without = menu.label(&format!("without {}", finding.cause.id), spec);
-                    planned.contrasts.push(PlannedContrast {
-                        with: with.clone(),
-                        without: Some(without),
-                        expected: finding.expected.iter().map(|e| (*e).to_owned()).collect(),
-                        ..PlannedContrast::default()
-                    });
+            Own::Remedy(remedy) => {
+                let unsafe_here = || {
+                    let needs = remedy.needs.filter(|_| !remedy.is_safe_in(&own))?;
+                    Some(format!("it gives up {}: vmeter tune --allow {needs}", remedy.gives_up))
+                };
+                let absent = own.closed().or_else(|| (remedy.absent)(&own));
+                let made = match absent.or_else(unsafe_here) {
+                    Some(why) => Err(why),
+                    None => own::changed(base, machine, remedy.changes, cache),
+                };
+                match made {
+                    Err(why) => planned.inapplicable = Some(why),
+                    Ok(spec) => {
+                        let without = menu.label(&format!("without {}", finding.cause.id), spec);
+                        planned.contrasts.push(PlannedContrast {
+                            with: with.clone(),
+                            without: Some(without),
+                            expected: finding.expected.iter().map(|e| (*e).to_owned()).collect(),
+                            ..PlannedContrast::default()
+                        });
+                    }
                 }
-            },
+            }
         }
         menu.findings.push(planned);
     }

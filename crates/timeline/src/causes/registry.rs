@@ -67,6 +67,46 @@ causes! {
     DAX = "dax", "a root on a virtual disk, not on DAX";
     HWCLOCK = "hwclock", "hwclock at boot";
     LDCONFIG = "ldconfig", "ldconfig at boot";
+    ACCELERATOR = "accelerator", "the guest is translated where KVM would run it";
+    DEFAULT_DEVICES = "default-devices", "devices that QEMU adds by itself";
+    DISPLAY_CARD = "display-card", "a graphics card that shows nothing to anybody";
+    DEFAULT_NIC = "default-nic", "the network card that QEMU adds by itself";
+    NIC_ROMS = "nic-roms", "option ROMs of network cards, for a boot over the network";
+    CHIPSET_PARTS = "chipset-parts", "a SATA controller and an SMBus without anything on them";
+    HPET_DEVICE = "hpet-device", "a high precision event timer";
+    I8042_DEVICE = "i8042-device", "a controller of keyboard and mouse";
+    SMM = "smm", "the firmware prepares system management mode";
+    BOARD = "board", "a PCI Express board where conventional PCI would do";
+    ROOT_PORTS = "root-ports", "PCIe root ports without a device";
+    CPU_HOST = "cpu-host", "a CPU model without the host's TSC deadline timer";
+    CPU_MODEL = "cpu-model", "a CPU model whose features the translator has to emulate";
+    DISK_CACHE = "disk-cache", "the guest's flushes wait for the host's disk";
+    TIMER_CHECK = "timer-check", "the kernel tests the timer behind its IO-APIC";
+    PEER_BUSES = "pci-peer-buses", "a search for PCI buses that no bridge leads to";
+    EARLY_QUIRKS = "pci-early-quirks", "an early look for chipsets with faults";
+    PORT_SERVICES = "port-services", "services of PCIe root ports";
+    IOMMU_PROBE = "iommu-probe", "a search for an IOMMU";
+    BOUNCE_BUFFERS = "bounce-buffers", "memory set aside for devices that can't reach all of it";
+    I8042_PROBE = "i8042-probe", "the kernel probes keyboard and mouse";
+    USB_CORE = "usb-core", "a USB core without a controller";
+    RAID_AUTODETECT = "raid-autodetect", "a wait for all disks, to find arrays of an old kind";
+    HIBERNATION_IMAGE = "hibernation-image", "a search for an image to resume from";
+    ROOT_DELAY = "root-delay", "a fixed wait before the root is mounted";
+    EARLY_CONSOLE = "early-console", "an early console that polls a UART for each byte";
+    LOCKUP_DETECTOR = "lockup-detector", "detectors of kernels that hang";
+    AUDIT = "audit", "the audit subsystem";
+    SECURITY_MODULES = "security-modules", "AppArmor, SELinux and TOMOYO";
+    ZEROING = "zeroing", "the kernel zeroes each allocation";
+    MITIGATIONS = "mitigations", "the kernel patches itself against speculative attacks";
+    KASLR = "kaslr", "the kernel moves itself to a random address";
+    RANDOM_SEED = "random-seed", "the random generator waits for a source that it trusts";
+    PRESSURE = "pressure-accounting", "accounting of pressure (PSI)";
+    DEFERRED_PROBE = "deferred-probe", "a wait for suppliers of devices that never come";
+    FSCK = "fsck", "file systems are checked at boot";
+    IPV6 = "ipv6", "IPv6 where nothing uses it";
+    EDD = "edd", "the kernel asks the BIOS for its disks";
+    GRACE_PERIODS = "grace-periods", "user space waits for RCU";
+    MODULE_PROBES = "module-probes", "modules probe their devices one after another";
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub mod range;
 pub mod runs;
 pub mod sweep;
 pub mod trace;
+pub mod tune;
 
 use vmeter_dirty::report::DirtyReport;
 use vmeter_explain::report::ExplainReport;
@@ -26,6 +27,7 @@ use vmeter_lab::findings::report::FindingsReport;
 use vmeter_lab::memory::report::MemoryReport;
 use vmeter_lab::range::report::RangeReport;
 use vmeter_lab::sweep::report::SweepReport;
+use vmeter_lab::tune::report::TuneReport;
 use vmeter_migrate::MigrateReport;
 use vmeter_model::result::Envelope;
 use vmeter_model::Estimate;
@@ -39,6 +41,7 @@ pub fn each(draw: &mut dyn FnMut(&str, &dyn Report)) {
     draw("diff", &DiffReport::new(&sweep::diff()));
     draw("range", &RangeReport::new(&range::result()));
     draw("findings", &FindingsReport::new(&findings::result()));
+    draw("tune", &TuneReport::new(&tune::result()));
     draw("memory", &MemoryReport::new(&memory::result()));
     draw("dirty", &DirtyReport::new(&dirty::result()));
     draw("irq", &IrqReport::new(&irq::result()));

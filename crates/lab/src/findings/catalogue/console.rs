@@ -1,8 +1,9 @@
 //! What is printed, and to where.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Kernel, Vmm};
 use vmeter_model::findings::Price;
+use vmeter_model::tune::Keep;
 use vmeter_timeline::registry;
 
 pub(super) const UART_COST: Finding = Finding {
@@ -28,14 +29,18 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     contrasts: &[Pair::of(&[Vmm(&["-machine", "graphics=off"])], &[])],
     price: Price::VmmOption,
     remedy: "-machine graphics=on with -display none",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| {
             let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
             let no = || "neither -nographic nor graphics=off: no serial console of the BIOS";
             (!on).then(|| no().into())
         },
         changes: &[OwnChange::Arguments(&["-machine", "graphics=on"])],
-    },
+        gives_up: "the firmware's text on the serial port",
+        breaks: &[Keep::Log],
+        predicts: &[Part::Span("bios:*", 0.0, 0.7)],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const QUIET: Finding = Finding {
@@ -51,12 +56,19 @@ pub(super) const QUIET: Finding = Finding {
     ],
     price: Price::KernelParameter,
     remedy: "quiet; initcalls from ftrace and not from the console",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| machine.is_quiet(),
         changes: &[
             OwnChange::KernelLess("ignore_loglevel"),
             OwnChange::KernelLess("initcall_debug"),
             OwnChange::Kernel("quiet loglevel=4"),
         ],
-    },
+        gives_up: "the kernel's log on the console; dmesg keeps it",
+        breaks: &[Keep::Log],
+        predicts: &[
+            Part::Printing(0.5, 1.0),
+            Part::Span("kernel:initcalls-before-userspace", 0.0, 0.1),
+        ],
+        ..Remedy::FREE
+    }),
 };

@@ -1,6 +1,6 @@
 //! More vCPUs than one.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Kernel, Smp};
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry;
@@ -30,12 +30,15 @@ pub(super) const TSC_RELIABLE: Finding = Finding {
     contrasts: &[Pair::of(&[Smp(4)], &[Smp(4), Kernel("tsc=reliable")]).per(3.0, "further vCPU")],
     price: Price::KernelParameter,
     remedy: "tsc=reliable",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| {
             let one = machine.smp() < 2;
             let why = one.then(|| "it has one vCPU".to_owned());
             why.or_else(|| machine.says("tsc"))
         },
         changes: &[OwnChange::Kernel("tsc=reliable")],
-    },
+        gives_up: "detection of an unstable TSC",
+        predicts: &[Part::Span("kernel:smp_init", 0.0, 0.9)],
+        ..Remedy::FREE
+    }),
 };

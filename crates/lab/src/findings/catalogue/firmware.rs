@@ -1,8 +1,9 @@
 //! The firmware.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Firmware, Machine, Vmm};
 use vmeter_model::findings::Price;
+use vmeter_model::tune::Keep;
 use vmeter_timeline::registry;
 
 pub(super) const QBOOT: Finding = Finding {
@@ -17,10 +18,14 @@ pub(super) const QBOOT: Finding = Finding {
     ],
     price: Price::Firmware,
     remedy: "-bios qboot.rom",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| machine.needs_more_than_a_kernel(),
         changes: &[OwnChange::Arguments(&["-bios", "qboot.rom"])],
-    },
+        gives_up: "option ROMs, boot from a disk, BIOS services",
+        breaks: &[Keep::Firmware],
+        predicts: &[Part::Span("bios:overhead", 0.3, 1.0), Part::Span("kernel:setup", 0.0, 0.9)],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const BIOS_FAST: Finding = Finding {
@@ -74,8 +79,15 @@ pub(super) const DISK_PROBE: Finding = Finding {
     ],
     price: Price::VmmOption,
     remedy: "-boot strict=on, and no bootindex for them",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| machine.has_no_spare_disks(),
         changes: &[OwnChange::Arguments(&["-boot", "strict=on"])],
-    },
+        gives_up: "boot from a disk",
+        breaks: &[Keep::Firmware],
+        predicts: &[
+            Part::Span("bios:devices", 0.1, 1.0),
+            Part::Span("bios:prepare-boot", 0.0, 0.5),
+        ],
+        ..Remedy::FREE
+    }),
 };

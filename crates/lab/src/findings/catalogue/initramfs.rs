@@ -1,10 +1,11 @@
 //! What is in the initramfs, and how it is packed.
 
-use super::{Finding, Own, Pair};
+use super::{files, Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Init, Kernel, Make};
 use crate::findings::kitchen::Kitchen;
 use vmeter_appliance::{ApplianceSpec, Compression};
 use vmeter_model::findings::Price;
+use vmeter_model::tune::Keep;
 use vmeter_model::MachineSpec;
 use vmeter_timeline::registry;
 
@@ -84,7 +85,17 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     ],
     price: Price::GuestFiles,
     remedy: "an initramfs that is not packed, of plain modules",
-    own: Own::Never(OWN_GUEST),
+    own: Own::Remedy(Remedy {
+        absent: |machine| machine.has_no_packed_initrd(),
+        changes: &[OwnChange::Make("unpacked-initrd", files::unpack_initrd)],
+        gives_up: "a small initrd: the file is an unpacked copy",
+        breaks: &[Keep::Initrd],
+        predicts: &[
+            Part::Span("kernel:unpack-initrd", 0.3, 0.95),
+            Part::Span("initcall populate_rootfs", 0.3, 0.95),
+        ],
+        ..Remedy::FREE
+    }),
 };
 
 fn with_debug_info(kitchen: &Kitchen<'_>, _: &mut MachineSpec) -> Result<(), String> {

@@ -1,8 +1,9 @@
 //! The kernel, by its command line, and how it is entered.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{files, Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Kernel, Machine};
 use vmeter_model::findings::Price;
+use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry;
 
 pub(super) const ENTRY: Finding = Finding {
@@ -14,7 +15,21 @@ pub(super) const ENTRY: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Machine("pvh")])],
     price: Price::Kernel,
     remedy: "the uncompressed kernel, entered by PVH (-kernel vmlinux; --machine pvh)",
-    own: Own::Never("its kernel's file would be another"),
+    own: Own::Remedy(Remedy {
+        absent: |machine| machine.has_no_packed_kernel(),
+        changes: &[OwnChange::Make("vmlinux", files::enter_by_pvh)],
+        // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
+        gives_up: "KASLR, which the decompressor does; the kernel's file is an unpacked copy",
+        needs: Some(Allow::Insecure),
+        safe_if: &["nokaslr"],
+        breaks: &[Keep::Kernel],
+        conflicts: &["edd"],
+        predicts: &[
+            Part::Span("kernel:decompress", 0.9, 1.0),
+            Part::Span("kernel:setup", 0.5, 1.0),
+            Part::Span("kernel:load", 0.0, 0.3),
+        ],
+    }),
 };
 
 pub(super) const ACPI_OFF: Finding = Finding {
@@ -50,10 +65,18 @@ pub(super) const CRYPTO_TESTS: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Kernel("cryptomgr.notests")])],
     price: Price::KernelParameter,
     remedy: "cryptomgr.notests",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| machine.says("cryptomgr.notests"),
         changes: &[OwnChange::Kernel("cryptomgr.notests")],
-    },
+        gives_up: "the self-tests of ciphers, which FIPS asks for",
+        predicts: &[
+            Part::Span("initcall crypto_algapi_init", 0.7, 1.0),
+            Part::Span("initcall crypto_selftests", 0.7, 1.0),
+            Part::Span("initcall crypto_kdf108_init", 0.0, 1.0),
+            Part::Span("initcall *_mod_init", 0.0, 0.9),
+        ],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const SERIAL_8250: Finding = Finding {
@@ -65,10 +88,14 @@ pub(super) const SERIAL_8250: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Kernel("8250.nr_uarts=1")])],
     price: Price::KernelParameter,
     remedy: "8250.nr_uarts=1",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| machine.says("8250.nr_uarts"),
         changes: &[OwnChange::Kernel("8250.nr_uarts=1")],
-    },
+        gives_up: "serial ports from the second one on",
+        breaks: &[Keep::Serial],
+        predicts: &[Part::Span("initcall serial8250_init", 0.2, 1.0)],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const INITCALLS: Finding = Finding {

@@ -3,16 +3,20 @@
 
 mod console;
 mod cpus;
+pub(crate) mod files;
 mod firmware;
 mod initramfs;
 mod kernel;
 mod kernels;
 mod pci;
+mod remedy;
 mod userspace;
 mod vmm;
 
 use super::change::Change;
-use super::own::OwnMachine;
+pub(crate) use remedy::{Part, Remedy};
+use std::ffi::OsString;
+use std::path::Path;
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry::Named;
 
@@ -86,13 +90,8 @@ impl Pair {
 
 /// How a user's own command line is rid of a cause.
 pub(crate) enum Own {
-    /// By these changes, if the command line has the cause.
-    Remedy {
-        /// Why it does not have the cause, if it does not.
-        absent: fn(&OwnMachine) -> Option<String>,
-        /// What takes the cause away.
-        changes: &'static [OwnChange],
-    },
+    /// By this, if the command line has the cause.
+    Remedy(Remedy),
     /// By nothing that leaves the machine what it is, or nothing at all: the reason.
     Never(&'static str),
 }
@@ -106,7 +105,18 @@ pub(crate) enum OwnChange {
     Arguments(&'static [&'static str]),
     /// A word of the kernel's command line less.
     KernelLess(&'static str),
+    /// All words of the kernel's command line less that set this parameter.
+    KernelWithout(&'static str),
+    /// Files that have to be made first, and arguments that are replaced or left out: what it is in a word,
+    /// and how it is done.
+    Make(&'static str, OwnMaker),
 }
+
+/// Changes an argument vector; the path is vmeter's cache folder.
+///
+/// # Errors
+/// Why it can't be done here, in words.
+pub(crate) type OwnMaker = fn(&Path, &mut Vec<OsString>) -> Result<(), String>;
 
 /// All findings, in the order in which a boot meets them.
 pub(crate) const CATALOGUE: &[&Finding] = &[

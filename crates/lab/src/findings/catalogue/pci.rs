@@ -1,9 +1,10 @@
 //! PCI: probing what is there, and what is not.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Kernel, Make, RootPorts, Smp, Vmm};
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::Price;
+use vmeter_model::tune::Keep;
 use vmeter_timeline::registry;
 
 const EIGHT_DEVICES: &[&str] = &[
@@ -110,12 +111,19 @@ pub(super) const PARALLEL: Finding = Finding {
     ],
     price: Price::KernelParameter,
     remedy: "driver_async_probe=*",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| {
             let one = machine.smp() < 2;
             let why = one.then(|| "it has one vCPU".to_owned());
             why.or_else(|| machine.says("driver_async_probe"))
         },
         changes: &[OwnChange::Kernel("driver_async_probe=*")],
-    },
+        gives_up: "an order of device names that never changes",
+        breaks: &[Keep::Names],
+        predicts: &[
+            Part::Span("initcalls:device", 0.0, 0.5),
+            Part::Span("initcalls:subsys", 0.0, 0.2),
+        ],
+        ..Remedy::FREE
+    }),
 };

@@ -1,6 +1,6 @@
 //! Before the guest's first instruction: the VMM, and who starts it.
 
-use super::{Finding, Own, OwnChange, Pair};
+use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
 use crate::findings::change::Change::{Make, Vmm};
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry;
@@ -26,14 +26,16 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
     contrasts: &[Pair::of(&[Vmm(&["-global", "fw_cfg.dma_enabled=off"])], &[])],
     price: Price::VmmOption,
     remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has it",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| {
             let off =
                 machine.has_value("fw_cfg.dma_enabled=off") || machine.is_without_fw_cfg_dma();
             (!off).then(|| "nothing in its command line turns fw_cfg's DMA off".into())
         },
         changes: &[OwnChange::Arguments(&["-global", "fw_cfg.dma_enabled=on"])],
-    },
+        predicts: &[Part::Span("kernel:load", 0.5, 1.0), Part::Span("bios:overhead", 0.0, 0.9)],
+        ..Remedy::FREE
+    }),
 };
 
 /// What libguestfs asked before it remembered the answers, once for each kernel that is started.
@@ -92,7 +94,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
     ],
     price: Price::Launcher,
     remedy: "no -S, or a launcher that does not poll",
-    own: Own::Remedy {
+    own: Own::Remedy(Remedy {
         absent: |machine| {
             let stopped = machine.has_word("-S");
             Some(if stopped {
@@ -102,5 +104,6 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
             })
         },
         changes: &[],
-    },
+        ..Remedy::FREE
+    }),
 };

@@ -322,6 +322,9 @@ fn word<'a>(name: &str, scene: &Scene<'a>) -> &'a str {
 fn holds(condition: &Condition, scene: &Scene<'_>) -> bool {
     let name = &*condition.name;
     let holds = match &condition.test {
+        Test::Contains(wanted) if name == "vmm" => {
+            scene.spec.vmm_arg.iter().any(|argument| argument == wanted)
+        }
         Test::Contains(wanted) => {
             scene.spec.append.iter().flat_map(|a| a.split_whitespace()).any(|w| w == wanted)
         }

@@ -16,7 +16,7 @@
 //! `beside` lets it happen at the same time as what follows (a second CPU).
 //!
 //! COND: `accel=kvm`, `machine!=pvh`, `firmware=…`, `root=…`, `init=…`, `watch=none`,
-//! `append~WORD`, `append!~WORD`, `smp>4`, `memory_mib<512`, `run=3`, `run%10=7`;
+//! `append~WORD`, `append!~WORD`, `vmm~ARGUMENT`, `smp>4`, `memory_mib<512`, `run=3`, `run%10=7`;
 //! `unless` negates one condition.
 //!
 //! EVENT: `vmm-exec`, `vmm-entry`, `vmm-main`, `vmm-exiting`, `state NAME`,
@@ -229,7 +229,8 @@ fn condition(text: &str, negated: bool) -> Result<Condition, String> {
     let (name, tail) = (text[..at].trim(), text[at..].trim());
     let number = NUMBERS.contains(&name);
     let test = |tail: &str| -> Result<Test, String> {
-        if let (true, Some(value)) = (name == "append", tail.strip_prefix('~')) {
+        let listed = ["append", "vmm"].contains(&name);
+        if let (true, Some(value)) = (listed, tail.strip_prefix('~')) {
             return Ok(Test::Contains(value.to_owned()));
         }
         if let (true, Some(value)) = (number, tail.strip_prefix('>')) {

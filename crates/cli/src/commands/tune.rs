@@ -1,0 +1,113 @@
+//! `vmeter tune`.
+
+use crate::options::{Machine, Runs};
+use crate::output;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::Status;
+use anyhow::Context;
+use clap::Args;
+use std::path::PathBuf;
+use vmeter_lab::tune::{script, tune, TuneOptions};
+use vmeter_lab::Shown;
+use vmeter_model::tune::{Allow, Keep};
+use vmeter_render::Target;
+use vmeter_session::{Interrupt, Views, Watch};
+
+/// `vmeter tune`.
+#[derive(Debug, Args)]
+pub struct Tune {
+    /// What the boots may take in all, e.g. 900s, 15m or 1h (default: 15m).
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub budget: Option<f64>,
+    /// Smallest gain that a step is taken for, in percent of the boot (default: 1%).
+    #[arg(long, value_name = "PCT", value_parser = share)]
+    pub worth: Option<f64>,
+    /// Keep these as well. vCPUs, memory, disks, network cards, ready point and power-off are always
+    /// kept.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Keep>())]
+    pub keep: Vec<Keep>,
+    /// Also try what makes the guest or its data less safe.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Allow>())]
+    pub allow: Vec<Allow>,
+    /// Write the answer as a shell script.
+    #[arg(short, long, value_name = "FILE")]
+    pub output_file: Option<PathBuf>,
+    /// Show every candidate with the reason.
+    #[arg(long)]
+    pub long: bool,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often. --runs is that of the last measurement, original against tuned.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// A VMM command line of your own.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// A length of time, s.
+fn time(text: &str) -> Result<f64, String> {
+    let wrong = || "expected a time such as 900s, 15m or 1h".to_owned();
+    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(number) if text.ends_with('m') => (number, 60.0),
+        Some(number) if text.ends_with('h') => (number, 3600.0),
+        Some(number) => (number, 1.0),
+        None => return Err(wrong()),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if n.is_finite() && n > 0.0 => Ok(n * factor),
+        _ => Err(wrong()),
+    }
+}
+
+/// A share of 0 to 1, from percent.
+fn share(text: &str) -> Result<f64, String> {
+    match crate::options::positive(text.strip_suffix('%').unwrap_or(text)) {
+        Ok(percent) if percent < 100.0 => Ok(percent / 100.0),
+        _ => Err("expected a percentage above 0 and below 100, such as 1%".into()),
+    }
+}
+
+/// Finds the fastest equivalent of a machine, shows and exports it.
+///
+/// # Errors
+/// As [`vmeter_lab::tune::tune`]; an export or a script that cannot be written.
+pub fn run(arguments: Tune, out: &Output) -> anyhow::Result<Status> {
+    output::check_timeless(out, "tune")?;
+    if let Some(file) = &arguments.output_file {
+        output::check_target(&Target::File(file.clone()))?;
+    }
+    let options = TuneOptions {
+        spec: arguments.machine.spec(arguments.command),
+        budget_s: arguments.budget,
+        worth: arguments.worth,
+        keep: arguments.keep,
+        allow: arguments.allow,
+        runs: arguments.runs.options()?,
+    };
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let result = tune(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    if let Some(file) = &arguments.output_file {
+        let text = script::script(&result);
+        vmeter_base::files::write_program(file, text.as_bytes())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let views = Views { long: arguments.long, ..Views::default() };
+    output::done(&Shown(result), &views, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_shares_have_units() {
+        assert_eq!((time("15m"), time("90s"), time("1.5h")), (Ok(900.0), Ok(90.0), Ok(5400.0)));
+        assert!(["15", "m", "-1m", "", "1d", "infs"].iter().all(|text| time(text).is_err()));
+        assert_eq!((share("1%"), share("2.5")), (Ok(0.01), Ok(0.025)));
+        assert!(["0", "100%", "x"].iter().all(|text| share(text).is_err()));
+    }
+}

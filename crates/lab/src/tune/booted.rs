@@ -1,0 +1,200 @@
+//! A tuning's boots as they are on disk.
+
+use super::asked::Stage;
+use super::inventory::Inventory;
+use super::predict::Watched;
+use crate::blocks::{pairs, ByBlock};
+use crate::words::ended_text;
+use anyhow::Result;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
+use vmeter_model::time::seconds;
+use vmeter_session::Session;
+use vmeter_stats::race::Standing as Raced;
+use vmeter_stats::Race;
+
+/// Watched boots that were read already, by their numbers.
+pub(crate) type Read = RefCell<BTreeMap<u32, Rc<Seen>>>;
+
+/// All finished boots, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Boots<'a> {
+    read: &'a Read,
+    all: BTreeMap<u32, (PathBuf, RunRecord)>,
+    machines: Vec<SessionMachine>,
+    plan: Vec<usize>,
+}
+
+/// Pairs of boots of two machines, s.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Pairs {
+    /// Of wall time.
+    pub wall: Vec<(f64, f64)>,
+    /// Of the VMM's CPU time, which a busy host leaves as it is.
+    pub cpu: Vec<(f64, f64)>,
+}
+
+impl Pairs {
+    /// Adds those of another look.
+    pub fn extend(&mut self, more: Pairs) {
+        self.wall.extend(more.wall);
+        self.cpu.extend(more.cpu);
+    }
+
+    /// What they say of (without, with). Wall time decides. Where it is still open, CPU time may show that
+    /// it helps, if wall time leans the same way. Each has half of the chance of error.
+    pub fn say(&self, race: Race) -> Raced {
+        let half = Race { comparisons: 2 * race.comparisons.max(1), ..race };
+        let wall = half.decide(&self.wall);
+        let leans =
+            || self.wall.iter().map(|(without, with)| (without / with).ln()).sum::<f64>() > 0.0;
+        let unclear = matches!(wall, Raced::Open { .. } | Raced::Unproven);
+        match unclear && half.decide(&self.cpu) == Raced::Helps && leans() {
+            true => Raced::Helps,
+            false => wall,
+        }
+    }
+
+    /// True if (without, with) differ for the better by wall time or CPU time, at the level of one
+    /// comparison and one look.
+    pub fn leans(&self) -> bool {
+        let gains = |pairs: &[(f64, f64)]| {
+            let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
+            logs.len() > 2 && vmeter_stats::estimate_signed(&logs).ci95[0] > 0.0
+        };
+        gains(&self.wall) || gains(&self.cpu)
+    }
+
+    /// What (without, with) differ by in wall time, s.
+    pub fn saved(&self) -> Vec<f64> {
+        self.wall.iter().map(|(without, with)| without - with).collect()
+    }
+}
+
+/// What a watched boot shows.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// What its time was spent on.
+    pub watched: Watched,
+    /// What the guest has.
+    pub inventory: Inventory,
+}
+
+impl<'r> Boots<'r> {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// When the session's folder cannot be read.
+    pub fn of(session: &Session, read: &'r Read) -> Result<(Self, Vec<String>)> {
+        let (finished, warnings) = session.finished()?;
+        let all = finished.into_iter().map(|(dir, run)| (run.index, (dir, run))).collect();
+        let machines = session.record.machines.clone();
+        let plan = session.record.plan.iter().map(|planned| planned.machine).collect();
+        Ok((Boots { read, all, machines, plan }, warnings))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// True if all of the plan is there, but for machines that failed.
+    pub fn is_whole(&self) -> bool {
+        let there = |(index, machine): (u32, &usize)| {
+            let label = self.machines.get(*machine).map_or("", |m| m.label.as_str());
+            self.all.contains_key(&index) || self.has_failed(label)
+        };
+        (0u32..).zip(&self.plan).all(there)
+    }
+
+    /// What they took, s: from each one's beginning until vmeter had read what it left.
+    pub fn took_s(&self) -> f64 {
+        let of = |run: &RunRecord| {
+            let ends = run.clocks.first().zip(run.clocks.last());
+            let whole = ends.map_or(0, |(a, b)| b.monotonic_ns - a.monotonic_ns);
+            seconds(whole.max(run.total_ns))
+        };
+        self.all.values().map(|(_, run)| of(run)).sum()
+    }
+
+    fn of_stage<'a>(&'a self, stage: &'a Stage) -> impl Iterator<Item = &'a (PathBuf, RunRecord)> {
+        self.all.range(stage.from..stage.to).map(|(_, run)| run).filter(|(_, run)| !run.warmup)
+    }
+
+    /// A stage's figures of a machine by block: unwatched boots that reached their end.
+    fn figures(&self, stage: &Stage, label: &str, of: fn(&RunRecord) -> f64) -> ByBlock {
+        let machine = self.machines.iter().position(|m| m.label == label);
+        let own = (stage.from..stage.to).filter(|index| {
+            self.plan.get(*index as usize).copied() == machine && machine.is_some()
+        });
+        let done = |index: u32| {
+            let (_, run) = self.all.get(&index)?;
+            let counts = run.outcome == Outcome::Done && run.watch == WatchLevel::None;
+            counts.then(|| of(run))
+        };
+        // The first machine of a stage may boot several times in a block.
+        let each = if stage.base == label { stage.replicas.max(1) } else { 1 };
+        let mut blocks: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        for (nth, index) in own.enumerate() {
+            if let Some(figure) = done(index) {
+                blocks.entry(nth / each).or_default().push(figure);
+            }
+        }
+        // A boot that took three times as long moves no median of three.
+        let centre = |(block, all): (usize, Vec<f64>)| (block, vmeter_stats::median(&all));
+        blocks.into_iter().map(centre).collect()
+    }
+
+    /// A stage's pairs of two machines, block by block.
+    pub fn pairs(&self, stage: &Stage, a: &str, b: &str) -> Pairs {
+        let of = |of: fn(&RunRecord) -> f64| {
+            pairs(&self.figures(stage, a, of), &self.figures(stage, b, of)).0
+        };
+        Pairs { wall: of(|run| seconds(run.total_ns)), cpu: of(|run| run.usage.cpu_s()) }
+    }
+
+    /// How the first boot of a machine in a stage ended that did not reach its end, in words.
+    pub fn failure(&self, stage: &Stage, label: &str) -> Option<String> {
+        let own =
+            |run: &&(PathBuf, RunRecord)| run.1.label == label && run.1.outcome != Outcome::Done;
+        let (dir, run) = self.of_stage(stage).find(own)?;
+        let text = ended_text(&run.outcome, run.end.as_ref()).unwrap_or_default();
+        let (events, _) = vmeter_record::decode::events(dir, run);
+        let inventory = Inventory::of(run, &events);
+        Some(match inventory.last_line().filter(|line| !text.contains(line)) {
+            Some(line) => format!("{text}; the last line seen is: {line}"),
+            None => text,
+        })
+    }
+
+    /// True if a machine failed in any boot.
+    pub fn has_failed(&self, label: &str) -> bool {
+        let failed = |run: &RunRecord| run.label == label && run.outcome != Outcome::Done;
+        self.all.values().any(|(_, run)| failed(run))
+    }
+
+    /// What a stage's watched boots of a machine show, those that reached their end.
+    pub fn seen(&self, stage: &Stage, label: &str) -> Vec<Rc<Seen>> {
+        let own = |run: &&(PathBuf, RunRecord)| {
+            let (_, run) = run;
+            run.label == label && run.outcome == Outcome::Done && run.watch != WatchLevel::None
+        };
+        let read = |(dir, run): &(PathBuf, RunRecord)| {
+            let mut known = self.read.borrow_mut();
+            Rc::clone(known.entry(run.index).or_insert_with(|| Rc::new(seen(dir, run))))
+        };
+        self.of_stage(stage).filter(own).map(read).collect()
+    }
+}
+
+fn seen(dir: &Path, run: &RunRecord) -> Seen {
+    let (events, _) = vmeter_record::decode::events(dir, run);
+    let timeline = vmeter_timeline::build(&events, run);
+    let line = timeline.command_line.clone().unwrap_or_default();
+    let words = line.split_whitespace().map(str::to_owned).collect();
+    let inventory = Inventory::of(run, &events);
+    Seen { watched: Watched::of(timeline, &events, words), inventory }
+}
