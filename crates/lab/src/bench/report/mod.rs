@@ -246,12 +246,15 @@ impl Report for BenchReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note = format!("time over {}'s [{sure} % interval], block by block", first.a);
+            let note = format!(
+                "time ÷ {}'s [{sure} % CI], paired in random blocks; typical run: Hodges-Lehmann",
+                first.a
+            );
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
         if measured {
-            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.heading("Samples", "one dot per run; the bar is the mean");
             document.push(Block::Strips(self.strips()));
         }
         if detail == Detail::Full {

@@ -373,8 +373,10 @@ impl Report for SweepReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note =
-                format!("typical run over {}'s [{sure} % interval], block by block", first.a);
+            let note = format!(
+                "typical run (Hodges-Lehmann) ÷ {}'s [{sure} % CI], paired in random blocks",
+                first.a
+            );
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
@@ -382,7 +384,7 @@ impl Report for SweepReport<'_> {
             self.break_blocks(explained, detail, &mut document);
         }
         hosts::blocks(&self.result.hosts, &mut document);
-        document.heading("Samples", "a dot a run, the mean as a bar");
+        document.heading("Samples", "one dot per run; the bar is the mean");
         document.push(Block::Strips(self.strips()));
         if detail == Detail::Full {
             let facts = vec![
