@@ -125,11 +125,11 @@ impl Asked {
         let Some(wanted) = planned.filter(|wanted| *wanted > runs) else {
             // What was planned by the size of differences is an estimate of its own.
             return (seen > effect).then(|| format!(
-                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, and by what they scatter in the end one of {seen:.1} % would have been found in four of five cases; --runs N makes more"
+                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, but their noise in the end gives 80 % power for {seen:.1} % only; --runs N makes more"
             ));
         };
         Some(format!(
-            "--detect {effect}: a difference of {effect} % needs {wanted} runs of each machine by what these scatter, and {runs} were made; one of {seen:.1} % would have been found in four of five cases"
+            "--detect {effect}: a difference of {effect} % needs {wanted} runs of each machine with this noise, and vmeter made {runs}: 80 % power for {seen:.1} %"
         ))
     }
 

@@ -45,13 +45,23 @@ fn spelled_p(p: f64) -> String {
     }
 }
 
+/// What the typical run is.
+const ESTIMATOR: &str = "(Hodges-Lehmann) ";
+
+/// Sentences of several comparisons, with the estimator's name in the first only.
+pub(crate) fn said_once(said: String) -> String {
+    match said.split_once(ESTIMATOR) {
+        Some((before, rest)) => format!("{before}{ESTIMATOR}{}", rest.replace(ESTIMATOR, "")),
+        None => said,
+    }
+}
+
 /// What a comparison says, in a few sentences.
 pub(crate) fn sentence(comparison: &Comparison) -> String {
     let Comparison { a, b, verdict, margin_pct, pairs, .. } = comparison;
     let (ratio, mean) = (&comparison.ratio, ratio_interval(&comparison.mean_ratio));
     let p = spelled_p(comparison.p_value);
-    // "Typical" is said once, with the estimator's name.
-    let typical = format!("(Hodges-Lehmann) takes {} × {a}'s time", ratio_interval(ratio));
+    let typical = format!("{ESTIMATOR}takes {} × {a}'s time", ratio_interval(ratio));
     let by_typical = ratio.leaves_out(1.0);
     let mut said = vec![match verdict {
         Verdict::Equal if comparison.exact => return format!("{a} and {b} are equal."),

@@ -34,7 +34,7 @@ pub struct Runs {
     /// CPUs that the VMM may run on, e.g. 0,2-3 (default: all).
     #[arg(long, value_name = "CPUS")]
     pub pin: Option<String>,
-    /// Shell command to run before each boot, e.g. to drop caches.
+    /// Shell command to run before each run, e.g. to drop caches.
     #[arg(long, value_name = "CMD")]
     pub prepare: Option<String>,
 }

@@ -179,7 +179,7 @@ impl<'a> DirtyReport<'a> {
             Column::text("tracker", 0),
             Column::number("enable", 2),
             Column::number("collect", 0),
-            Column::number("guest writes, pages/s", 0),
+            Column::number("guest pages/s", 0),
             Column::number("slowdown", 0),
             Column::number("faults", 1),
             Column::number("exits", 2),
@@ -211,9 +211,9 @@ impl<'a> DirtyReport<'a> {
     fn model_table(&self) -> Option<Table> {
         let mut table = Table::new(vec![
             Column::text("tracker", 0),
-            Column::number("collect, fixed cost", 0),
+            Column::number("fixed cost", 0),
             Column::number("per dirty page", 0),
-            Column::number("guest, per first write", 0),
+            Column::number("first write fault", 1),
         ]);
         for tracker in &self.result.trackers {
             let Some(model) = &tracker.model else { continue };
@@ -232,7 +232,7 @@ impl<'a> DirtyReport<'a> {
             format!(
                 "{}: {} is fastest below {} dirty pages per pass ({} of memory), {} above",
                 match crossover.of {
-                    CrossoverOf::Collect => "by these lines, the host collects fastest as follows",
+                    CrossoverOf::Collect => "host time alone, by these lines",
                     CrossoverOf::Total => "with the guest's write faults",
                 },
                 crossover.below,
@@ -248,13 +248,13 @@ impl<'a> DirtyReport<'a> {
     fn trackers(&self, document: &mut Document) {
         document.heading(
             "Trackers",
-            "medians of passes; collect: host time per pass; slowdown: of all the guest's writes",
+            "medians of passes; collect: host time per pass; guest pages/s: written; slowdown: total write time ÷ that of none",
         );
         document.push(Block::Table(self.tracker_table()));
         if let Some(models) = self.model_table() {
             document.heading(
                 "By dirty pages",
-                "linear fit over passes with 0, 0.1, 1 and 10 % of the buffer dirty and the above",
+                "host: collect = fixed cost + per dirty page, fitted to passes with 0 to 10 % of the buffer dirty and the above; guest: first write fault",
             );
             document.push(Block::Table(models));
         }

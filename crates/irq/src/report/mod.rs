@@ -10,7 +10,7 @@ use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
 };
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
+use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, plural, ratio_interval};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -85,7 +85,7 @@ impl<'a> IrqReport<'a> {
         }
         load.push(match setup.busy_cpus {
             0 => "no load from vmeter (--busy-cpus)".into(),
-            n => format!("{n} threads keeping CPUs busy"),
+            n => format!("{} keeping CPUs busy", plural(n as u64, "thread")),
         });
         let devices = format!("{} VFs x {} vectors = {vectors}", setup.vfs, setup.vectors);
         let mut facts = vec![Fact::new("devices", devices, self.result.setup.devices.join(" "))];

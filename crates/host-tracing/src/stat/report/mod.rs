@@ -108,20 +108,20 @@ fn columns(report: &TraceReport) -> Option<String> {
     let any = |has: fn(&Row) -> bool| report.tables().iter().any(|(_, rows)| rows.iter().any(has));
     let mut notes = Vec::new();
     if any(|row| row.cut > 0) {
-        notes.push("cut: counted but not timed, as events were lost".to_owned());
+        notes.push("cut = counted but not timed, as events were lost".to_owned());
     }
     if any(|row| row.share.is_some()) {
         let of = match report.vcpu_time_s {
             Some(s) => format!(
-                "share: of the vCPUs' recorded time ({}); of system calls, interrupts and work: of the trace's duration",
+                "share = of the vCPUs' recorded time ({}); of system calls, interrupts and work: of the trace's duration",
                 compact_seconds(s)
             ),
-            None => "share: of the trace's duration".to_owned(),
+            None => "share = of the trace's duration".to_owned(),
         };
         notes.push(of);
     }
     if any(|row| row.ratio_to_peers.is_some()) {
-        notes.push("vs peers: mean ÷ median of the other rows' means".to_owned());
+        notes.push("vs peers = mean ÷ median of the other rows' means".to_owned());
     }
     (!notes.is_empty()).then(|| format!("Columns: {}.", notes.join("; ")))
 }

@@ -14,8 +14,8 @@ use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Q
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
-/// Where a finding is measured that the machine itself has not.
-const OTHER: &str = "another machine, which has the cause";
+/// Said of a finding that is measured on a machine made for it.
+const ELSEWHERE: &str = ", on another machine, as this one lacks the cause.";
 
 /// A [`FindingsResult`] to be written.
 #[derive(Debug)]
@@ -63,20 +63,19 @@ impl<'a> FindingsReport<'a> {
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         });
         if let Some((row, contrast)) = best {
-            let on = if has(contrast) { "this machine" } else { OTHER };
-            text += &format!(" The largest on {on} is {}: {}", row.id, saves(contrast));
+            let on = if has(contrast) { " on this machine" } else { "" };
+            text += &format!(" The largest{on} is {}: {}", row.id, saves(contrast));
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
                 text += &format!(" of {}", compact_seconds(whole));
             }
-            text.push('.');
+            text += if has(contrast) { "." } else { ELSEWHERE };
         }
         let above = best.map_or(f64::INFINITY, |(_, contrast)| contrast.found.mean);
         let larger = all().filter(|(_, c)| !has(c) && c.found.mean > above);
-        if let Some((row, contrast)) =
-            larger.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean))
-        {
-            text += &format!(" On {OTHER}, {} saves {}.", row.id, saves(contrast));
+        let larger = larger.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean));
+        if let Some((row, contrast)) = larger {
+            text += &format!(" {} saves {}{ELSEWHERE}", row.id, saves(contrast));
         }
         text
     }

@@ -92,8 +92,7 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " A step of {step:.1} % that a quarter of the commits have would have been found in 4 \
-                         of 5 such ranges."
+                        " A step of {step:.1} % that a quarter of the commits have would have been found with 80 % power."
                     ),
                     None => String::new(),
                 }
@@ -525,7 +524,7 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "vmeter tests the boots before each commit against those from it on. False positives: at most 5 % of \
+        "vmeter finds the commits at which the level of all boots changes. It names a wrong commit in at most 5 % of \
          ranges without a change. New boots then confirm each change and measure its size: the first sentence \
          has their result, the table has all boots. vmeter names no change that the new boots do not confirm. \
          A rare slow boot counts as one boot, however long it took."

@@ -206,9 +206,7 @@ impl<'a> SweepReport<'a> {
         let jump = totals().filter_map(|s| s.detectable_jump).reduce(f64::max);
         let found = jump.map_or_else(String::new, |jump| {
             let jump = Quantity::exact(jump, Unit::Seconds).inline();
-            format!(
-                " A jump of {jump} in the whole boot would have been found in 4 of 5 such sweeps."
-            )
+            format!(" A jump of {jump} in the whole boot would have been found with 80 % power.")
         });
         let numeric = totals().next().is_some();
         (numeric && points >= 4).then(|| format!("No jump beyond the trend was found.{found}"))
