@@ -207,24 +207,17 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         _ => "committer waiting for a CPU after the SRCU grace period",
     };
     let pieces = [
-        (kworker, format!("until a kworker runs it{}", behind(|c| c.kworker_followed))),
-        (at_work, "while the kworker does".to_owned()),
-        (readers, "for readers or a timer".to_owned()),
-        (resumed, "from its wakeup until it runs on an idle CPU".to_owned()),
-        (
-            woken,
-            format!("runnable after its wakeup, without a CPU{}", behind(|c| c.caller_followed)),
-        ),
+        (kworker, format!("it waits for a kworker to start{}", behind(|c| c.kworker_followed))),
+        (at_work, "the kworker works".to_owned()),
+        (readers, "it waits for readers or a timer".to_owned()),
+        (resumed, "an idle CPU starts it".to_owned()),
+        (woken, format!("it is runnable without a CPU{}", behind(|c| c.caller_followed))),
     ];
     let mut pieces: Vec<_> = pieces.into_iter().filter(|(share, _)| *share >= 0.005).collect();
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    format!(
-        "{what}: committer does not run in {} of the commits' time: {}",
-        percent(asleep),
-        pieces.join(", ")
-    )
+    format!("{what}: of the commits' time, {}", pieces.join(", "))
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

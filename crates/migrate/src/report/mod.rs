@@ -255,7 +255,7 @@ impl Report for MigrateReport<'_> {
         }
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document
-            .heading("Left to send", "MB over time, one run per setting; at the left: the most");
+            .heading("Left to send", "MB over time, one run each; at the left: top of the scale");
         document.push(Block::Curves(self.curves(detail)));
         document.heading(
             "Predicted",
