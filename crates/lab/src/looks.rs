@@ -125,7 +125,7 @@ impl Asked {
         let Some(wanted) = planned.filter(|wanted| *wanted > runs) else {
             // What was planned by the size of differences is an estimate of its own.
             return (seen > effect).then(|| format!(
-                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, but their noise in the end gives 80 % power for {seen:.1} % only; --runs N makes more"
+                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, but their noise in the end gives 80 % power for {seen:.1} % only: --runs N makes more"
             ));
         };
         Some(format!(
@@ -253,10 +253,10 @@ mod tests {
         assert_eq!(asked.look(&machines, (60, Some(60)), false), None);
         let found = crate::compare::against_the_first(&machines, asked.rule()).comparisons;
         let said = asked.fell_short(&machines, &found, 60).expect("words");
-        assert!(said.contains("and 60 were made; one of "), "{said}");
+        assert!(said.contains("and vmeter made 60: 80 % power for "), "{said}");
         // Review: planned for 2 % and short of it, it said nothing in 14 of 40.
         let said = asked.fell_short(&machines, &found, 6000).expect("words");
-        assert!(said.contains("were planned for 2 %, and by what they scatter"), "{said}");
+        assert!(said.contains("were planned for 2 %, but their noise"), "{said}");
         let mut calm = found.clone();
         calm.iter_mut().for_each(|c| c.detectable_pct = Some(1.9));
         assert_eq!(asked.fell_short(&machines, &calm, 6000), None);

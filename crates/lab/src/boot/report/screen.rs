@@ -63,7 +63,8 @@ impl BootReport<'_> {
         if !stages.rows.is_empty() {
             document.push(Block::Table(stages));
         }
-        let room = LINES.saturating_sub(other);
+        let all = self.room();
+        let room = all.saturating_sub(other);
         let largest = largest_table(&timelines, room.min(LARGEST));
         let rows = if self.result.total.is_some() { largest.rows.len() } else { 0 };
         if rows > 0 {
@@ -72,11 +73,19 @@ impl BootReport<'_> {
         }
         // Without things, their heading's lines are free as well.
         let heading = if rows > 0 { 0 } else { 2 };
-        let free = (LINES + heading).saturating_sub(other + rows);
+        let free = (all + heading).saturating_sub(other + rows);
         let left = self.add_remarks(&mut notices, free);
         facts.extend(self.the_rest(left));
         document.push(Block::Facts(facts));
         document.push(Block::Notices(notices));
+    }
+
+    /// Lines of the screen that a long answer leaves.
+    fn room(&self) -> usize {
+        const ANSWER_LINES: usize = 2;
+        const ANSWER_COLUMNS: usize = 80;
+        let answer = neutralise(&self.brief_answer()).wrap(ANSWER_COLUMNS).len();
+        LINES.saturating_sub(answer.saturating_sub(ANSWER_LINES))
     }
 
     /// Warnings of single runs as far as there are lines for them; how many are left out.
