@@ -95,8 +95,8 @@ impl fmt::Display for Exceeded {
             }
             Exceeded::Kept { what, most, stored } => write!(
                 f,
-                "its {what} would take more than {most} bytes of memory, the most for {stored} \
-                 bytes as stored: it is damaged, or made to exhaust its reader"
+                "its {what} would take more than {most} bytes of memory (the limit for a file of \
+                 {stored} bytes): the file is corrupt, or a decompression bomb"
             ),
         }
     }

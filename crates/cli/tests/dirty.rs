@@ -223,7 +223,9 @@ fn killed_half_way_and_resumed_it_repeats_nothing_and_is_read_like_any_session()
     }
     let page = lab.path("dirty.html");
     assert_eq!(lab.run(&["report", dir, "-o", text(&page)]).status, 0);
-    assert!(std::fs::read_to_string(page).expect("a page").contains("Harvests by slot"));
+    assert!(std::fs::read_to_string(page)
+        .expect("a page")
+        .contains("Time to read the bitmap, by slot"));
     let list = lab.json(&["runs", "list"]);
     assert_eq!(
         (&list["sessions"][0]["command"], &list["sessions"][0]["problem"]),

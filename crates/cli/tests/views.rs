@@ -90,7 +90,7 @@ fn a_guest_that_waits_for_a_login_gets_the_ready_point_that_it_lacks() {
 fn what_a_host_was_found_to_be_is_no_warning() {
     let result = Lab::new().json(&["doctor", "--aa", "--vmm", "mock", "--runs", "12"]);
     let said = result["said"].as_array().expect("what was found");
-    assert!(said.iter().any(|text| text.as_str().is_some_and(|t| t.contains("in four of five"))));
+    assert!(said.iter().any(|text| text.as_str().is_some_and(|t| t.contains("with 80 % power"))));
     let warnings = result["warnings"].as_array().expect("warnings");
     assert!(!warnings.iter().any(|text| said.contains(text)), "{result}");
 }

@@ -52,18 +52,18 @@ pub(crate) fn advice(
     let extra = |(pass, cost): (&u32, &Cost)| Some(cost.write - untracked.get(pass)?.write);
     let extra = median(&best.iter().filter_map(extra).collect::<Vec<_>>()).max(0.0);
     let mut reason = format!(
-        "{} in a pass to tell the pages, {} more for the guest's writes",
+        "{} per pass to collect the dirty pages; the guest's writes take {} longer",
         duration(collect),
         duration(extra)
     );
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "{} takes {reason}; in {passes} passes the others cost no more beyond noise",
+            "{} takes {reason}; over {passes} passes the others are not significantly slower",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
-        reason.push_str("; with the writes no cheaper than others beyond noise, but to the host");
+        reason.push_str("; with the writes the trackers do not differ significantly, but this one costs the host least");
     }
     let strategies = strategies(rows);
     (!strategies.is_empty()).then(|| DirtyAdvice { trackers: kinds(&cheapest), strategies, reason })
@@ -72,6 +72,8 @@ pub(crate) fn advice(
 fn duration(ns: f64) -> String {
     if ns < 10_000.0 {
         format!("{:.1} us", ns / 1e3)
+    } else if ns >= 1e9 {
+        format!("{:.2} s", ns / 1e9)
     } else {
         format!("{:.2} ms", ns / 1e6)
     }
@@ -197,7 +199,7 @@ mod tests {
         let advice = advised([50e3, 50e3, 900e6], 0.05, 4, &mut rng);
         assert_eq!(advice.trackers.len(), 2, "{advice:?}");
         assert!(!advice.trackers.contains(&TrackerKind::Ring));
-        assert!(advice.reason.contains("4 passes the others cost no more beyond noise"));
+        assert!(advice.reason.contains("4 passes the others are not significantly slower"));
         // One pass tells nothing.
         let advice = advised([1e3, 50e3, 900e6], 0.05, 1, &mut rng);
         assert_eq!((advice.trackers.len(), advice.strategies.len()), (3, 3));

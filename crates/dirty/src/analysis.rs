@@ -346,7 +346,7 @@ fn remarks(
 fn hints(begun: &SavedConfig) -> Vec<String> {
     let asked = &begun.asked;
     if asked.workload == Kind::Migration && asked.buffer.is_none() {
-        return vec!["vmeter dirty --workload migration --buffer 1024".into()];
+        return vec!["vmeter dirty --workload migration --buffer 1024  # as published".into()];
     }
     Vec::new()
 }
@@ -366,7 +366,7 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     };
     match begun.asked.workload {
         Kind::Migration if begun.buffer_bytes != PUBLISHED_BUFFER => format!(
-            "{slots}; a buffer of {} where the publication's guest has 1024 MiB",
+            "{slots}; a buffer of {}, in the published measurement (docs/DIRTY.md) 1024 MiB",
             in_words(begun.buffer_bytes)
         ),
         _ => slots,

@@ -42,8 +42,7 @@ impl Kind {
                 buffer_bytes / PAGE
             ),
             Self::Migration => format!(
-                "a loop that writes to {buffer} for ever, once round in a pass, and 8 pages \
-                 of low memory"
+                "a loop that writes all of {buffer} once per pass, and 8 pages of low memory"
             ),
             Self::Idle => "nothing is written".into(),
             Self::Random => format!("{percent} % of {buffer} in a pass, without order"),

@@ -91,8 +91,8 @@ const DISTURBED: f64 = 0.05;
 pub(crate) fn disturbed(share: f64) -> Option<String> {
     (share > DISTURBED).then(|| {
         format!(
-            "programs waited for a CPU for {:.0}% of the time (/proc/pressure/cpu): the figures \
-             have that in them; stop what else runs, or ask about it with --busy-cpus",
+            "programs waited for a CPU for {:.0}% of the time (/proc/pressure/cpu), and the figures include \
+             it: stop other programs and measure again",
             100.0 * share
         )
     })
@@ -112,10 +112,11 @@ pub(crate) fn advise(result: &mut IrqResult) {
     }
     let lost: u64 = result.anatomy.iter().map(|a| a.lost_events).sum();
     if lost > 0 {
-        result.warnings.push(format!("{lost} events of the trace were lost: its shares are rough"));
+        result.warnings.push(format!("{lost} trace events were lost: percentages are approximate"));
     }
-    if result.setup.busy_cpus == 0 && result.setup.devices.is_empty() {
-        result.hints.push("vmeter irq --busy-cpus 3   # a commit waits for a kworker".into());
+    let busy = result.warnings.iter().any(|warning| warning.contains("/proc/pressure/cpu"));
+    if result.setup.busy_cpus == 0 && result.setup.devices.is_empty() && !busy {
+        result.hints.push("vmeter irq --busy-cpus 3   # the same on busy CPUs".into());
     }
 }
 

@@ -93,7 +93,7 @@ impl Limit {
         self.decided(name, typical, mean, &seen).unwrap_or_else(|| {
             let more = match self.wanted(typical, mean, runs) {
                 Some(wanted) => format!(
-                    "about {wanted} runs of each would decide in four of five sessions, if the differences are as they look"
+                    "about {wanted} runs of each would decide with 80 % power, if the true differences are the observed ones"
                 ),
                 None => "it lies too near the limit for any number of runs".into(),
             };

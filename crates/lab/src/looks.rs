@@ -166,11 +166,11 @@ impl Repeats {
         let Some(wanted) = planned.filter(|wanted| *wanted > runs) else {
             // What was planned by the size of differences is an estimate of its own.
             return (seen > effect).then(|| format!(
-                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, and by what they scatter in the end one of {seen:.1} % would have been found in four of five cases; --runs N makes more"
+                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, but their noise in the end gives 80 % power for {seen:.1} % only: --runs N makes more"
             ));
         };
         Some(format!(
-            "--detect {effect}: a difference of {effect} % needs {wanted} runs of each machine by what these scatter, and {runs} were made; one of {seen:.1} % would have been found in four of five cases"
+            "--detect {effect}: a difference of {effect} % needs {wanted} runs of each machine with this noise, and vmeter made {runs}: 80 % power for {seen:.1} %"
         ))
     }
 
@@ -294,10 +294,10 @@ mod tests {
         assert!(!asked.look(&machines, 60, false));
         let found = crate::compare::against_the_first(&machines, asked.rule()).comparisons;
         let said = asked.fell_short(&machines, &found, 60).expect("words");
-        assert!(said.contains("and 60 were made; one of "), "{said}");
+        assert!(said.contains("and vmeter made 60: 80 % power for "), "{said}");
         // Review: planned for 2 % and short of it, it said nothing in 14 of 40.
         let said = asked.fell_short(&machines, &found, 6000).expect("words");
-        assert!(said.contains("were planned for 2 %, and by what they scatter"), "{said}");
+        assert!(said.contains("were planned for 2 %, but their noise"), "{said}");
         let mut calm = found.clone();
         calm.iter_mut().for_each(|c| c.detectable_pct = Some(1.9));
         assert_eq!(asked.fell_short(&machines, &calm, 6000), None);

@@ -45,26 +45,37 @@ fn spelled_p(p: f64) -> String {
     }
 }
 
+/// What the typical run is.
+const ESTIMATOR: &str = "(Hodges-Lehmann) ";
+
+/// Sentences of several comparisons, with the estimator's name in the first only.
+pub(crate) fn said_once(said: String) -> String {
+    match said.split_once(ESTIMATOR) {
+        Some((before, rest)) => format!("{before}{ESTIMATOR}{}", rest.replace(ESTIMATOR, "")),
+        None => said,
+    }
+}
+
 /// What a comparison says, in a few sentences.
 pub(crate) fn sentence(comparison: &Comparison) -> String {
     let Comparison { a, b, verdict, margin_pct, pairs, .. } = comparison;
     let (ratio, mean) = (&comparison.ratio, ratio_interval(&comparison.mean_ratio));
     let p = spelled_p(comparison.p_value);
-    let typical = format!("takes {} of the time of {a}'s", ratio_interval(ratio));
+    let typical = format!("{ESTIMATOR}takes {} × {a}'s time", ratio_interval(ratio));
     let by_typical = ratio.leaves_out(1.0);
     let mut said = vec![match verdict {
         Verdict::Equal if comparison.exact => return format!("{a} and {b} are equal."),
         Verdict::Faster | Verdict::Slower if by_typical && comparison.tail.is_some() => {
-            format!("{b} is {verdict} than {a}: its typical run {typical}, its mean is {mean} of {a}'s ({p}).")
+            format!("{b} is {verdict} than {a}: its typical run {typical}, its mean is {mean} × {a}'s ({p}).")
         }
         Verdict::Faster | Verdict::Slower if by_typical => {
             format!("{b} is {verdict} than {a}: its typical run {typical} ({p}).")
         }
         Verdict::Faster | Verdict::Slower => format!(
-            "{b} is {verdict} than {a} on average: its mean is {mean} of {a}'s ({p}). Its typical run {typical}."
+            "{b} is {verdict} than {a} on average: its mean is {mean} × {a}'s ({p}). Its typical run {typical}."
         ),
         Verdict::Equal => format!(
-            "{a} and {b} are equal within {margin_pct} %: {b}'s typical run {typical}, its mean is {mean} of {a}'s."
+            "{a} and {b} are equal within {margin_pct} %: {b}'s typical run {typical}, its mean is {mean} × {a}'s."
         ),
         Verdict::NoDifference if comparison.tail.is_some() => {
             format!("No difference is shown between {a} and {b} ({p}): {b}'s typical run {typical}.")
@@ -80,13 +91,13 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
             )
         }
         Verdict::Undecidable => format!(
-            "Not decided which of {a} and {b} is faster: {b}'s typical run {typical}, but its mean is {mean} of {a}'s."
+            "Not decided which of {a} and {b} is faster: {b}'s typical run {typical}, but its mean is {mean} × {a}'s."
         ),
     }];
     if let Some(tail) = &comparison.tail {
         said.push(format!("{tail}."));
         if *verdict == Verdict::NoDifference {
-            said.push(format!("{b}'s mean is {mean} of {a}'s."));
+            said.push(format!("{b}'s mean is {mean} × {a}'s."));
         }
     }
     said.extend(more_runs(comparison));
@@ -101,11 +112,11 @@ fn more_runs(comparison: &Comparison) -> Option<String> {
     if open || comparison.verdict == Verdict::Undecidable {
         let wanted = runs_wanted(1.0, mean.mean, mean.ci95, runs)?;
         return Some(format!(
-            "About {wanted} runs of each would tell whether the means differ, if they are as they look."
+            "About {wanted} runs of each would decide whether the means differ (80 % power, if the true difference is the observed one)."
         ));
     }
     let seen = comparison.detectable_pct.filter(|_| comparison.verdict == Verdict::NoDifference)?;
-    Some(format!("{runs} runs of each find a difference of {seen:.1} % in four of five sessions."))
+    Some(format!("With {runs} runs of each, a true difference of {seen:.1} % would be found with 80 % power."))
 }
 
 /// What the brackets of a comparison are: wider than of 95 % where it is one of several looks.
@@ -121,7 +132,7 @@ pub(crate) fn interval_pct(comparison: &Comparison) -> f64 {
 fn level(comparison: &Comparison) -> Option<String> {
     let sure = interval_pct(comparison);
     ((sure - 95.0).abs() >= 1e-6).then(|| {
-        format!("The brackets are {sure} % intervals, as these runs were judged before there were all of them.")
+        format!("The brackets are {sure} % intervals, as vmeter looked at these runs several times while they were made.")
     })
 }
 

@@ -179,7 +179,7 @@ impl Quantity {
             text = format!("{text} {}", scale.suffix);
         }
         if let Some(most) = self.at_most {
-            text = format!("{text} [0, {}]", compact_seconds(most));
+            text = format!("{text} [0, {}]", brief_seconds(most));
         }
         text
     }
@@ -224,11 +224,17 @@ fn rounded(value: f64, decimals: i32) -> String {
     if value.abs() >= ABSURD {
         return format!("{value:.2e}");
     }
-    if decimals >= 0 {
-        return format!("{value:.*}", decimals as usize);
+    let text = if decimals >= 0 {
+        format!("{value:.*}", decimals as usize)
+    } else {
+        let step = 10f64.powi(-decimals);
+        format!("{:.0}", (value / step).round() * step)
+    };
+    // No reader knows what "-0" is.
+    match text.strip_prefix('-') {
+        Some(size) if !size.contains(|digit| ('1'..='9').contains(&digit)) => size.to_owned(),
+        _ => text,
     }
-    let step = 10f64.powi(-decimals);
-    format!("{:.0}", (value / step).round() * step)
 }
 
 /// An integer's digits in groups of three: `1,309,442,113`.
@@ -400,11 +406,11 @@ mod tests {
             n: 2,
         };
         let of = |mean, ci95| Quantity::duration(&estimate(mean, ci95)).inline();
-        assert_eq!(of(1.0, [-4.0, 6.0]), "1.00 s [0, 6.000s]");
-        assert_eq!(of(0.1, [-0.9, 1.1]), "100 ms [0, 1.100s]");
+        assert_eq!(of(1.0, [-4.0, 6.0]), "1.00 s [0, 6.00 s]");
+        assert_eq!(of(0.1, [-0.9, 1.1]), "100 ms [0, 1.10 s]");
         assert_eq!(of(1.0, [0.9, 1.1]), "1.00 ± 0.10 s");
         // Cut at 0 already; a count shows the width that it had.
-        assert_eq!(of(1.0, [0.0, 6.0]), "1.00 s [0, 6.000s]");
+        assert_eq!(of(1.0, [0.0, 6.0]), "1.00 s [0, 6.00 s]");
         let count = Quantity::of(&estimate(1.0, [0.0, 6.0]), Unit::Count);
         assert_eq!(count.half_width, Some(5.0));
         // A difference may be below 0.

@@ -16,8 +16,8 @@ pub struct Diff {
     pub a: OsString,
     /// After.
     pub b: OsString,
-    /// Not for saved sessions: vmeter prints how many runs a difference of PCT percent needs. Use
-    /// `vmeter boot --baseline DIR --detect PCT`.
+    /// Print how many runs a difference of PCT percent needs, and exit: saved sessions get no new
+    /// runs. To run them, use `vmeter boot --baseline DIR --detect PCT`.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When B is too slow.

@@ -27,7 +27,8 @@ pub struct Dirty {
     /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
-    /// Ways to harvest the bitmaps, or all: get_org, get_opt, switch_opt (default: all).
+    /// How to read and clear the dirty bitmap, or all: get_org (original), get_opt (optimised),
+    /// switch_opt (swap buffers) (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The same as --runs.
@@ -41,7 +42,7 @@ pub struct Dirty {
     /// Share of the buffer that random and sequential write in each pass, percent (default: 50).
     #[arg(long, value_name = "PCT")]
     dirty: Option<f64>,
-    /// The buffer, MiB (default: 256; the publication's has 1024).
+    /// The buffer, MiB (default: 256; 1024 in the published measurement).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffer: Option<u64>,
     /// Memory that all slots may take, MiB; large slots are scaled (default: half of what is

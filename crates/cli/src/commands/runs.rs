@@ -22,7 +22,7 @@ const SHOWN: usize = 20;
 pub enum Runs {
     /// Saved sessions: when, what, how many runs, how long.
     List(List),
-    /// Since when is it slower: changes of level over the saved sessions of each machine.
+    /// Show when each machine became slower or faster over its saved sessions.
     Trend(Trend),
     /// Remove saved sessions with all their runs.
     Rm(Remove),
@@ -64,7 +64,7 @@ pub struct List {
 /// `vmeter runs trend`.
 #[derive(Debug, Args)]
 pub struct Trend {
-    /// More sessions, or folders of such, than those under $XDG_STATE_HOME/vmeter/runs.
+    /// Sessions, or folders of sessions, besides those under $XDG_STATE_HOME/vmeter/runs.
     #[arg(value_name = "DIR")]
     pub folders: Vec<PathBuf>,
 }

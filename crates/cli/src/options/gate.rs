@@ -15,7 +15,7 @@ pub struct FailIfSlower {
     /// (default: no gate).
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
-    /// Take an undecided gate as pass or fail (default: exit status 4).
+    /// Take an inconclusive gate as pass or fail (default: exit status 4).
     #[arg(long, value_name = "WHAT", requires = "fail_if_slower",
           value_parser = super::word::<Inconclusive>())]
     pub inconclusive: Option<Inconclusive>,

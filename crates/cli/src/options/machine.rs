@@ -23,11 +23,11 @@ pub struct Machine {
     /// Kernel image (default: the newest that `vmeter kernel fetch` has cached).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub kernel: Option<PathBuf>,
-    /// Names for a kernel without CONFIG_KALLSYMS: the System.map or the vmlinux of the very build
-    /// that boots. Those of another build name nothing.
+    /// Names for a kernel without CONFIG_KALLSYMS: the System.map or the vmlinux of the build that
+    /// boots. vmeter ignores the file of another build.
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub symbols: Option<PathBuf>,
-    /// Initial RAM disk (default: the appliance named by --init).
+    /// Initial RAM disk (default: vmeter's own, which --init selects).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub initrd: Option<PathBuf>,
     /// Added to the kernel command line; may be repeated.
@@ -42,7 +42,7 @@ pub struct Machine {
     /// Empty PCIe root ports.
     #[arg(long, value_name = "N")]
     pub pcie_root_ports: Option<u32>,
-    /// Appliance: minimal (vmeter's own init) or udev (the distribution's).
+    /// Init of vmeter's own initrd: minimal (vmeter's) or udev (the distribution's).
     #[arg(long)]
     pub init: Option<String>,
     /// Root: initramfs, dax (virtio-pmem), nvdimm (DAX as well) or virtio-blk.
@@ -67,8 +67,9 @@ pub struct Machine {
     ///
     /// Without it, a run that ends early (--timeout, Ctrl-C, kill -9 of vmeter) ends the command, all
     /// processes of its session, and, while the launcher runs, a VM in its own session (setsid).
-    /// vmeter leaves these running and names them: a daemon (-daemonize); what a launcher leaves that
-    /// exits with status 0; at the point of --until, what has its own session and no terminal.
+    /// vmeter leaves these running and names them: a daemon (-daemonize); processes that a launcher
+    /// starts before it exits with status 0; at the point of --until, processes in a session of
+    /// their own without a terminal.
     #[arg(long)]
     pub end_vm: bool,
     /// An argument for QEMU, after those from the other options, e.g.

@@ -14,8 +14,9 @@ pub struct Runs {
     /// Warm-up runs of each machine, excluded from all statistics (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmup: Option<u32>,
-    /// Measured runs of each machine (default: 5, or what the command needs; with --overhead the
-    /// most pairs, 40).
+    /// Measured runs of each machine (default: 5, in bench 10 or as many as a comparison of all its
+    /// machines needs, in findings 10, in memory and
+    /// migrate 3; with boot --overhead at most 40 pairs).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
     /// Seed of the random order of the runs (default: a new one, which is saved; 1 with --shard).
@@ -33,7 +34,7 @@ pub struct Runs {
     /// CPUs that the VMM may run on, e.g. 0,2-3 (default: all).
     #[arg(long, value_name = "CPUS")]
     pub pin: Option<String>,
-    /// Shell command to run before each boot, e.g. to drop caches.
+    /// Shell command to run before each run, e.g. to drop caches.
     #[arg(long, value_name = "CMD")]
     pub prepare: Option<String>,
 }

@@ -8,11 +8,11 @@ pub struct Views {
     /// Show all tables (default: one screen of 24 lines).
     #[arg(long)]
     pub long: bool,
-    /// Show all activities, longest first: how long the boot waited for each, and how much of that
-    /// no part of it explains.
+    /// Show all activities, longest first: the time on the critical path, and of that the time
+    /// outside of named parts (self).
     #[arg(long)]
     pub blame: bool,
-    /// Show what the end of the boot waited for, step by step, back to its begin.
+    /// Show what the end of the boot waited for, step by step, back to the start.
     #[arg(long)]
     pub critical_chain: bool,
     /// Show the tree of spans, and what ran beside it.

@@ -13,6 +13,12 @@ use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit}
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
+/// What the strategies are.
+const WAYS: &str = "get_org: original loop, get_opt: optimised loop, switch_opt: swap of buffers";
+const SUMMARY: &str =
+    "ns, medians of n reads (passes × trackers); ratio: slowest ÷ fastest strategy";
+/// Said of several that are recommended.
+const NO_WINNER: &str = " (no significant difference)";
 /// Wrong bits that are listed.
 const LISTED: usize = 12;
 
@@ -62,11 +68,13 @@ impl<'a> DirtyReport<'a> {
         let DirtySpeedup { strategy, over, smallest: low, largest: high, .. } = speedup;
         let from = Quantity::exact(speedup.slots_from_bytes as f64, Unit::Bytes).inline();
         if high - low < 1.0 {
-            format!("A clean slot of {from} and more: {strategy} {low:.0} times as fast as {over}. {checked}")
+            format!("Clean slots of {from} or more: {} reads the bitmap {low:.0} times as fast as {}. {checked}", explained(*strategy), explained(*over))
         } else {
             format!(
-                "Clean slots of {from} and more: {strategy} {low:.0} to {high:.0} times as fast as \
-                 {over}. {checked}"
+                "Clean slots of {from} or more: {} reads the bitmap {low:.0} to {high:.0} times as fast as \
+                 {}. {checked}",
+                explained(*strategy),
+                explained(*over)
             )
         }
     }
@@ -80,7 +88,12 @@ impl<'a> DirtyReport<'a> {
         };
         let advice = self.result.advice.as_ref();
         let advice = advice.map(|advice| {
-            let what = format!("{} with {}", any_of(&advice.trackers), any_of(&advice.strategies));
+            let measured = self.result.trackers.iter().filter(|t| t.tracker.is_some()).count();
+            let trackers = match advice.trackers.len() {
+                n if n > 1 && n == measured => format!("any of the {n} trackers{NO_WINNER}"),
+                _ => any_of(&advice.trackers),
+            };
+            let what = format!("{trackers} with {}", any_of(&advice.strategies));
             Fact::new("recommended", what, &advice.reason)
         });
         let mut facts = vec![
@@ -89,7 +102,7 @@ impl<'a> DirtyReport<'a> {
             Fact::new(
                 "guest",
                 format!("ring {}, native", load.ring),
-                "spins while its pages are harvested",
+                "busy-waits while the host collects its pages",
             ),
         ];
         facts.extend(advice);
@@ -138,8 +151,8 @@ impl<'a> DirtyReport<'a> {
         let mut columns = vec![
             Column::number("slot", 0),
             Column::number("slot_bytes", 1),
-            Column::text("", 0),
-            Column::number("of", 2),
+            Column::text("pages", 0),
+            Column::number("n", 2),
         ];
         columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
         columns.push(Column::number("ratio", 1));
@@ -164,10 +177,10 @@ impl<'a> DirtyReport<'a> {
     fn tracker_table(&self) -> Table {
         let mut table = Table::new(vec![
             Column::text("tracker", 0),
-            Column::number("switch on", 2),
-            Column::number("tell", 0),
-            Column::number("guest's pages/s", 0),
-            Column::number("slower", 0),
+            Column::number("enable", 2),
+            Column::number("collect", 0),
+            Column::number("guest pages/s", 0),
+            Column::number("slowdown", 0),
             Column::number("faults", 1),
             Column::number("exits", 2),
             Column::number("stops", 3),
@@ -198,9 +211,9 @@ impl<'a> DirtyReport<'a> {
     fn model_table(&self) -> Option<Table> {
         let mut table = Table::new(vec![
             Column::text("tracker", 0),
-            Column::number("tell, clean", 0),
-            Column::number("a page more", 0),
-            Column::number("its first write", 0),
+            Column::number("fixed cost", 0),
+            Column::number("per dirty page", 0),
+            Column::number("first write fault", 1),
         ]);
         for tracker in &self.result.trackers {
             let Some(model) = &tracker.model else { continue };
@@ -217,10 +230,10 @@ impl<'a> DirtyReport<'a> {
     fn crossovers(&self) -> String {
         let line = |crossover: &DirtyCrossover| {
             format!(
-                "{}: {} is cheapest below {} dirty pages in a pass ({} of memory), {} above",
+                "{}: {} is fastest below {} dirty pages per pass ({} of memory), {} above",
                 match crossover.of {
-                    CrossoverOf::Collect => "to tell",
-                    CrossoverOf::Total => "with the guest's faults",
+                    CrossoverOf::Collect => "host time alone, by these lines",
+                    CrossoverOf::Total => "with the guest's write faults",
                 },
                 crossover.below,
                 grouped(&format!("{:.0}", crossover.dirty_pages)),
@@ -235,13 +248,13 @@ impl<'a> DirtyReport<'a> {
     fn trackers(&self, document: &mut Document) {
         document.heading(
             "Trackers",
-            "medians over passes; the host's time to tell, the guest's to write",
+            "medians of passes; collect: host time per pass; guest pages/s: written; slowdown: total write time ÷ that of none",
         );
         document.push(Block::Table(self.tracker_table()));
         if let Some(models) = self.model_table() {
             document.heading(
                 "By dirty pages",
-                "lines through passes with 0 to 10 % of the buffer and more",
+                "host: collect = fixed cost + per dirty page, fitted to passes with 0 to 10 % of the buffer dirty and the above; guest: first write fault",
             );
             document.push(Block::Table(models));
         }
@@ -249,7 +262,7 @@ impl<'a> DirtyReport<'a> {
             document.push(Block::Paragraph(self.crossovers()));
         }
         for skipped in &self.result.skipped {
-            let text = format!("{} is left out: {}.", skipped.tracker, skipped.reason);
+            let text = format!("{} was skipped: {}.", skipped.tracker, skipped.reason);
             document.push(Block::Paragraph(text));
         }
     }
@@ -268,7 +281,7 @@ impl<'a> DirtyReport<'a> {
         for row in &self.result.together {
             table.row(vec![
                 Cell::Text(row.vms.to_string()),
-                Cell::Text(if row.tells { "told" } else { "harvested" }.into()),
+                Cell::Text(if row.tells { "collect" } else { "read" }.into()),
                 Cell::Name(row.what.clone()),
                 Cell::Text(compact_seconds(row.p50_s)),
                 Cell::Text(compact_seconds(row.p99_s)),
@@ -326,13 +339,20 @@ fn alone<T: Copy>(advised: &[T]) -> Option<T> {
     }
 }
 
+/// A strategy with what it does.
+fn explained(strategy: StrategyKind) -> String {
+    let ways = WAYS.split(", ").find(|way| way.starts_with(strategy.name()));
+    let way = ways.and_then(|way| way.split_once(": "));
+    way.map_or_else(|| strategy.to_string(), |(name, way)| format!("{name} ({way})"))
+}
+
 /// An advice in words.
 fn any_of<T: std::fmt::Display>(advised: &[T]) -> String {
     let names: Vec<String> = advised.iter().map(ToString::to_string).collect();
     match &names[..] {
         [one] => one.clone(),
         [first @ .., last] => {
-            format!("{} or {last} (cannot tell which)", first.join(", "))
+            format!("{} or {last}{NO_WINNER}", first.join(", "))
         }
         [] => "any".into(),
     }
@@ -366,18 +386,19 @@ impl Report for DirtyReport<'_> {
         };
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
-            let note = format!("ns, marked by what {told} told");
-            document.heading("Harvests by pass and slot", note);
+            let note = format!("ns; dirty pages as {told} reported them; {WAYS}");
+            document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));
-            let note = format!("of the same; {:.3} GHz", self.result.tsc_hz / 1e9);
+            let note = format!("of the same reads; {:.3} GHz", self.result.tsc_hz / 1e9);
             document.heading("TSC cycles", note);
             document.push(Block::Table(self.table(tracker, |row| row.tsc_cycles)));
         }
-        document.heading("Harvests by slot", "ns, medians over passes and trackers");
+        document.heading("Time to read the bitmap, by slot", SUMMARY);
         document.push(Block::Table(self.summary_table()));
         self.trackers(&mut document);
         if !self.result.together.is_empty() {
-            let note = "each VM's time for all its slots; told by, or harvested by";
+            let note =
+                "each VM's time for all its slots; collect: by a tracker, read: by a strategy";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

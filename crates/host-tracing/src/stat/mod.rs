@@ -146,10 +146,13 @@ fn warnings(trace: &Counted) -> Vec<String> {
         losses.lost_events,
         "events were lost while it was recorded: counts are at least those shown",
     );
-    say(losses.overwritten, "events were overwritten before it was read: it begins in the middle");
+    say(
+        losses.overwritten,
+        "events were overwritten before vmeter read them: the trace lacks its begin",
+    );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
-        "durations are cut by lost events (column \"cut\"): they are counted, not timed",
+        "durations lack a begin or an end, as events were lost (column \"cut\"): they are counted, not timed",
     );
     say(losses.uncounted_gaps, "gaps with lost events that were not counted");
     say(losses.unreadable, "lines or records could not be understood");

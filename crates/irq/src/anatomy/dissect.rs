@@ -48,7 +48,7 @@ impl Part {
             Part::KworkerRuns => "SRCU: the kworker at work",
             Part::GracePeriod => "SRCU: readers or a timer",
             Part::Woken => "woken, waiting for a CPU",
-            Part::Resumed => "woken on an idle CPU, to the end",
+            Part::Resumed => "woken, an idle CPU starts it",
             Part::Preempted => "preempted",
         }
     }
@@ -87,8 +87,8 @@ impl Step {
         match self {
             Step::Enter => "ioctl(KVM_SET_GSI_ROUTING) begins".into(),
             Step::Queue(by, f) => format!("{} queues {}", thread(by), function(f)),
-            Step::Sleep => "the caller sleeps until the grace period ends".into(),
-            Step::Preempted(by) => format!("the caller is preempted by {}", thread(by)),
+            Step::Sleep => "committer sleeps until the grace period ends".into(),
+            Step::Preempted(by) => format!("committer is preempted by {}", thread(by)),
             Step::Start(by, f, None | Some(0)) => {
                 format!("{} begins {}", thread(by), function(f))
             }
@@ -100,9 +100,9 @@ impl Step {
                     thread(before)
                 )
             }
-            Step::Wake(by) => format!("{} wakes the caller", thread(by)),
-            Step::Run(0) => "the caller runs".into(),
-            Step::Run(before) => format!("the caller runs, its CPU taken from {}", thread(before)),
+            Step::Wake(by) => format!("{} wakes committer", thread(by)),
+            Step::Run(0) => "committer runs".into(),
+            Step::Run(before) => format!("committer runs, its CPU taken from {}", thread(before)),
             Step::Exit => "ioctl returns".into(),
         }
     }

@@ -197,29 +197,27 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     };
     if share(Part::Preempted) > asleep {
         let part = percent(share(Part::Preempted));
-        let text = "of the commits' time the caller could run and another thread did";
+        let text = "of the commits' time committer was runnable, but another thread ran";
         return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
     }
-    let what = if readers > asleep - readers { "readers" } else { "a kworker" };
+    let own = woken + resumed;
+    let what = match kworker + at_work {
+        _ if readers > asleep - readers => "SRCU grace period waiting for readers",
+        queued if queued >= own => "SRCU grace period waiting for a kworker",
+        _ => "committer waiting for a CPU after the SRCU grace period",
+    };
     let pieces = [
-        (kworker, format!("until a kworker runs it{}", behind(|c| c.kworker_followed))),
-        (at_work, "while the kworker does".to_owned()),
-        (readers, "for readers or a timer".to_owned()),
-        (resumed, "until the caller, woken on an idle CPU, has gone on".to_owned()),
-        (
-            woken,
-            format!("until the caller, woken, has a CPU again{}", behind(|c| c.caller_followed)),
-        ),
+        (kworker, format!("it waits for a kworker to start{}", behind(|c| c.kworker_followed))),
+        (at_work, "the kworker works".to_owned()),
+        (readers, "it waits for readers or a timer".to_owned()),
+        (resumed, "an idle CPU starts it".to_owned()),
+        (woken, format!("it is runnable without a CPU{}", behind(|c| c.caller_followed))),
     ];
     let mut pieces: Vec<_> = pieces.into_iter().filter(|(share, _)| *share >= 0.005).collect();
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    format!(
-        "SRCU grace period waiting for {what}: {} of the commits' time is asleep for it, {}",
-        percent(asleep),
-        pieces.join(", ")
-    )
+    format!("{what}: of the commits' time, {}", pieces.join(", "))
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

@@ -10,7 +10,7 @@ use vmeter_render::document::{
     closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
 };
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, ratio_interval};
+use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, plural, ratio_interval};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -57,19 +57,21 @@ impl<'a> IrqReport<'a> {
         };
         let slowest = totals.iter().find(|other| other.strategy == baseline).map(time);
         let mut text = format!(
-            "{} takes {} for {vfs} VFs x {vectors} vectors, {baseline} {}: {} times as long.",
+            "{} takes {} for {vfs} VFs x {vectors} vectors, {baseline} {} (medians): {} times as long (Hodges-Lehmann over paired rounds).",
             total.strategy,
             time(total),
             slowest.unwrap_or_default(),
             ratio_interval(&ratio),
         );
         if let (Some(own), Some(other)) = (self.fit(total.strategy), self.fit(baseline)) {
-            text += &format!(
-                " {} grows {} with the number of vectors, {baseline} {}.",
-                total.strategy,
-                growth(own),
-                growth(other)
-            );
+            let (own, other) = (growth(own), growth(other));
+            text += &match own == other {
+                true => format!(" Both times grow {own} with the number of vectors."),
+                false => format!(
+                    " With the number of vectors, the time of {} grows {own}, that of {baseline} {other}.",
+                    total.strategy
+                ),
+            };
         }
         text
     }
@@ -82,8 +84,8 @@ impl<'a> IrqReport<'a> {
             load.push(format!("{} of them running", setup.running_vcpus));
         }
         load.push(match setup.busy_cpus {
-            0 => "CPUs otherwise idle".into(),
-            n => format!("{n} threads keeping CPUs busy"),
+            0 => "no load from vmeter (--busy-cpus)".into(),
+            n => format!("{} keeping CPUs busy", plural(n as u64, "thread")),
         });
         let devices = format!("{} VFs x {} vectors = {vectors}", setup.vfs, setup.vectors);
         let mut facts = vec![Fact::new("devices", devices, self.result.setup.devices.join(" "))];
@@ -91,7 +93,7 @@ impl<'a> IrqReport<'a> {
             let limit = format!("{} routes a VM", setup.gsi_limit);
             facts.push(Fact::new("host's limit", limit, "KVM_CAP_IRQ_ROUTING"));
         }
-        facts.push(Fact::new("meanwhile", load.join(", "), ""));
+        facts.push(Fact::new("load", load.join(", "), ""));
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
@@ -99,6 +101,16 @@ impl<'a> IrqReport<'a> {
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts
+    }
+
+    /// What the figures of the strategies are.
+    fn strategies_note(&self) -> String {
+        let mut note =
+            String::from("medians; speedup: Hodges-Lehmann over paired rounds [95 % CI]");
+        if self.result.totals.iter().any(|total| total.prepared.median > 0.0) {
+            note += "; reserved: routes are prepared before, then edited";
+        }
+        note
     }
 
     /// The table of that patch: a row a VF, a column a strategy.
@@ -144,11 +156,11 @@ impl<'a> IrqReport<'a> {
         let mut table = Table::new(vec![
             Column::text("strategy", 0),
             Column::number("total", 0),
-            Column::number(if with_devices { "SET_IRQS" } else { "ahead" }, 2),
+            Column::number(if with_devices { "SET_IRQS" } else { "prepare" }, 2),
             Column::number("commits", 1),
             Column::number("CPU time", 2),
-            Column::text("times as fast", 0),
-            Column::text("as", 1),
+            Column::text("speedup", 0),
+            Column::text("over", 1),
             Column::number("runs", 3),
         ]);
         for total in &self.result.totals {
@@ -176,7 +188,7 @@ impl<'a> IrqReport<'a> {
     fn growth(&self) -> Table {
         let at = self.result.fit.iter().find_map(|fit| fit.at_limit.as_ref());
         let title = |what: &str| match at {
-            Some(at) => format!("{} {what}", grouped(&at.vectors.to_string())),
+            Some(at) => format!("{what} {}", grouped(&at.vectors.to_string())),
             None => what.to_owned(),
         };
         let mut table = Table::new(vec![
@@ -185,8 +197,8 @@ impl<'a> IrqReport<'a> {
             Column::text("growth", 0),
             Column::number("p", 1),
             Column::number("ΔAICc", 1),
-            Column::number("square's", 1),
-            Column::number(&title("by fit"), 0),
+            Column::number("n² share", 1),
+            Column::number(&title("fit at"), 0),
             Column::number("measured", 0),
         ]);
         for fit in &self.result.fit {
@@ -258,7 +270,10 @@ impl<'a> IrqReport<'a> {
     fn inside(&self, detail: Detail, document: &mut Document) {
         let anatomy = &self.result.anatomy;
         let Some(first) = anatomy.first() else { return };
-        document.heading("Inside the commits", "one traced run each, tracing included");
+        document.heading(
+            "Inside the commits",
+            "one traced run each, times include the cost of tracing",
+        );
         document.push(Block::Table(self.anatomy()));
         let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");
         document.push(Block::Facts(anatomy.iter().map(cause).collect()));
@@ -303,7 +318,10 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
         children: anatomy.chain.iter().map(node).collect(),
         ..Node::default()
     };
-    Outline { legend: "time since the ioctl began".into(), roots: vec![root] }
+    Outline {
+        legend: "One commit step by step; after \"+\" the time since the ioctl began.".into(),
+        roots: vec![root],
+    }
 }
 
 /// The curve that was chosen, in the JSON.
@@ -374,19 +392,22 @@ impl Report for IrqReport<'_> {
         let mut document =
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
-        let note =
-            format!("ms, medians of {} runs; a shared commit is the last VF's", result.setup.runs);
+        let note = format!(
+            "ms, medians of {} runs; a commit for all VFs counts for the last VF",
+            result.setup.runs
+        );
         document.heading("By VF", note);
         document.push(Block::Table(self.by_vf(detail)));
-        document
-            .heading("Strategies", "medians; ratios: centre over the rounds' pairs, 95% interval");
+        document.heading("Strategies", self.strategies_note());
         document.push(Block::Table(self.totals()));
         if !result.fit.is_empty() {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
-            document.heading("Growth", format!("shortest samples at {points} numbers of vectors"));
+            let note = format!("fit of the shortest times at {points} numbers of vectors; n² share: of the quadratic term");
+            document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
-            let method = "Superlinear where an F test rejects the line at 1 %, AICc prefers a \
-                          parabola (ΔAICc above 0), and the bend makes up 10 % of the growth.";
+            let method = "Superlinear: an F test rejects the straight line (p < 0.01), AICc prefers a parabola \
+                          (ΔAICc above 0), and the bend makes up 10 % of the growth. The last columns: the \
+                          fit at the most vectors that one VM can have, and the time measured there.";
             document.push(Block::Paragraph(method.into()));
         }
         if !result.together.is_empty() {

@@ -116,7 +116,7 @@ pub enum VfioError {
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::ENOSPC) => {
-            "; this host has no interrupt vector left: more CPUs have more, or fewer devices"
+            "; this host has no free interrupt vectors: use a host with more CPUs, or fewer devices"
         }
         Some(libc::EMFILE) => "; see `ulimit -n`, each vector needs a file descriptor",
         _ => "",

@@ -72,7 +72,7 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
         let z = normal_quantile(0.975) + normal_quantile(POWER);
         let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
         format!(
-            "runs that scatter by {:.1} % as these do, {each:.0} of each machine would have shown it in four of five cases ({there}), and two sessions may differ by more than their runs do",
+            "runs that scatter by {:.1} % as these do, {each:.0} of each machine would have shown it with 80 % power ({there}), and two sessions may differ by more than their runs do",
             100.0 * sd.exp_m1()
         )
     };

@@ -20,7 +20,7 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     for runs in [10, 20, 40] {
         let Some(seen) = detectable(&pairs, runs) else { continue };
         said.push(format!(
-            "{runs} runs of each machine find a difference of {seen:.1} % in four of five sessions"
+            "with {runs} runs of each machine, a true difference of {seen:.1} % would be found with 80 % power"
         ));
     }
     if let Some(found) = Rule::default().decide(&pairs) {

@@ -16,13 +16,13 @@ const REPORTING: usize = 5;
 
 pub(super) fn freed() -> Check {
     if !reports(Path::new("/sys/bus/virtio/devices")) {
-        return check(Name::Freed, Status::Good, "stays with this kernel", "");
+        return check(Name::Freed, Status::Good, "this host's kernel keeps it", "");
     }
     check(
         Name::Freed,
         Status::Poor,
-        "given back to a hypervisor within 2 s (free page reporting)",
-        "boots may alternate, every other one slower by the faults of its RAM: use more --runs; boot --overhead cancels it by pairs that mirror each other",
+        "this host gives it back to its hypervisor within 2 s (free page reporting)",
+        "every other boot may be slower, by page faults on the memory that came back: use more --runs; boot --overhead cancels this (ABBA order)",
     )
 }
 

@@ -13,7 +13,7 @@ const NAME: Name = Name::Leavings;
 pub(super) fn leavings(places: &[PathBuf], clean: bool) -> Check {
     let found = Leavings::of_earlier(places);
     if found.all().is_empty() {
-        return check(NAME, Status::Good, "none of earlier runs", "");
+        return check(NAME, Status::Good, "none from earlier runs", "");
     }
     if !clean {
         let mend = "vmeter doctor --clean ends and removes them";
@@ -34,5 +34,5 @@ fn named(found: &Leavings) -> String {
     if all.len() > NAMED {
         names.push(format!("and {} more", all.len() - NAMED));
     }
-    format!("{} of earlier runs: {}", all.len(), names.join(", "))
+    format!("{} from earlier runs: {}", all.len(), names.join(", "))
 }

@@ -1,7 +1,7 @@
 //! `vmeter doctor`: what this host can measure.
 
 use super::json;
-use vmeter_model::result::{Check, CheckStatus, DoctorResult, Envelope};
+use vmeter_model::result::{Check, CheckName, CheckStatus, DoctorResult, Envelope};
 use vmeter_render::document::{Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
 use vmeter_render::{Field, Records, Report};
@@ -22,7 +22,15 @@ impl DoctorReport<'_> {
             CheckStatus::Good => check.found.clone(),
             status => format!("{status}: {}", check.found),
         };
-        Fact::new(check.name.word(), value, note)
+        Fact::new(shown(check.name), value, note)
+    }
+}
+
+/// A check as the screen names it: the exports keep their words.
+fn shown(name: CheckName) -> &'static str {
+    match name {
+        CheckName::Leavings => "leftovers",
+        name => name.word(),
     }
 }
 
@@ -44,7 +52,7 @@ impl Report for DoctorReport<'_> {
         let facts = self.result.checks.iter().map(|check| self.fact(check)).collect();
         let notices = bad
             .filter(|check| !check.mend.is_empty())
-            .map(|c| Notice::new(NoticeKind::Note, format!("{}: {}", c.name, c.mend)))
+            .map(|c| Notice::new(NoticeKind::Note, format!("{}: {}", shown(c.name), c.mend)))
             .collect();
         Document {
             title: "vmeter doctor".into(),

@@ -215,7 +215,7 @@ fn how_long(boots: usize, machines: usize, spec: &MachineSpec) -> String {
     let boots_of = plural(boots as u64, "boot");
     let machines = plural(machines as u64, "machine");
     if spec.vmm.as_deref() == Some("mock") {
-        return format!("{boots_of} of {machines}, none of them real");
+        return format!("{boots_of} of {machines}, all simulated (--vmm mock)");
     }
     let minutes = (boots as f64 * USUAL_BOOT_S / 60.0).ceil();
     format!(

@@ -120,7 +120,7 @@ fn of_pair(
     let without =
         pair.without.map(|changes| changed(kitchen.base, changes, kitchen)).transpose()?;
     if without.as_ref() == Some(&with) {
-        return Err("the machine that is asked about is the same with and without it".into());
+        return Err("the remedy changes nothing in this machine's configuration".into());
     }
     let name = |side: &str| match pair.name {
         "" => format!("{}: {side}", finding.cause.id),

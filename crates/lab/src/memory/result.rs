@@ -229,8 +229,8 @@ fn hints(machines: &[MachineMemory]) -> Vec<String> {
     };
     let silent = machines.iter().find(silent).map(|machine| {
         format!(
-            "{}: its guest printed no /proc/meminfo, so only its VMM is known; let it `cat \
-             /proc/meminfo` on its console, and end the run after it (--until 'line:REGEX')",
+            "{}: no /proc/meminfo from the guest, so vmeter reports the VMM's memory only. Make the guest run `cat \
+             /proc/meminfo` on its console, and stop after it: --until 'line:REGEX'",
             machine.label
         )
     });

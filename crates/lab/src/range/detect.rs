@@ -100,20 +100,20 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
         Needs::Runs(runs) if runs <= have => format!(
-            "a step of {asked} % that a quarter of the commits have is found in four of five such ranges ({have} runs of each)"
+            "a step of {asked} % that a quarter of the commits have is found with 80 % power ({have} runs of each)"
         ),
         Needs::Runs(runs) if have >= MOST => {
             let times = (f64::from(runs) / f64::from(have)).sqrt();
             let seen = 100.0 * ((asked / 100.0).ln_1p() * times).exp_m1();
             format!(
-                "a step of {asked} % needs {runs} runs of each commit, and {have} were made, as --detect makes no more than {MOST}; one of {seen:.1} % is found in four of five such ranges"
+                "a step of {asked} % needs {runs} runs of each commit, and {have} were made, as --detect makes no more than {MOST}; one of {seen:.1} % is found with 80 % power"
             )
         }
         Needs::Runs(runs) => format!(
             "a step of {asked} % needs {runs} runs of each commit, and there are {have}: vmeter range --resume makes them"
         ),
         Needs::OtherBuilds(floor) => format!(
-            "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found in four of five such ranges; --builds N averages out what layout adds"
+            "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found with 80 % power; --builds N averages out what layout adds"
         ),
     }
 }

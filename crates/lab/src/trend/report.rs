@@ -33,7 +33,7 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || ". So few sessions show no change that a quarter of them have".into(),
-                |pct| format!(". A change of {pct:.1} % that a quarter of them have would have been found in 4 of 5 cases"),
+                |pct| format!(". A change of {pct:.1} % that a quarter of them have would have been found with 80 % power"),
             ),
             _ => String::new(),
         };
@@ -152,7 +152,7 @@ impl Report for TrendReport<'_> {
                 || "; too few to show a change that a quarter of them have".into(),
                 |pct| {
                     format!(
-                        "; a change of {pct:.1} % in a quarter of them is found in 4 of 5 cases"
+                        "; a change of {pct:.1} % in a quarter of them is found with 80 % power"
                     )
                 },
             );

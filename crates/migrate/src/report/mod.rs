@@ -11,7 +11,7 @@ use vmeter_model::result::Envelope;
 use vmeter_render::chart::{Curve, Curves};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::compact_seconds;
+use vmeter_render::quantity::{compact_seconds, plural};
 use vmeter_render::{Field, Records, Report};
 
 /// Rounds of a point at a glance.
@@ -67,15 +67,16 @@ impl<'a> MigrateReport<'a> {
             .max_by(|a, b| a.guest_gap_s.unwrap_or(0.0).total_cmp(&b.guest_gap_s.unwrap_or(0.0)));
         if let Some((point, gap)) = longest.and_then(|point| Some((point, point.guest_gap_s?))) {
             let said = point.downtime_s.map(compact_seconds).unwrap_or_default();
-            let which = if converged.len() > 1 {
-                format!(" at most ({})", self.label(point))
-            } else {
-                String::new()
+            let most = if converged.len() > 1 { "at most " } else { "" };
+            let which = match converged.len() {
+                1 => String::new(),
+                _ => format!(" ({})", self.label(point)),
             };
+            let gap = compact_seconds(gap);
             text += &format!(
-                " The guest stood still for {}{which}; QEMU says {said}.",
-                compact_seconds(gap)
+                " The switch stopped the guest for {most}{gap}{which}; QEMU reports {said}."
             );
+            text += &self.gap_before();
         }
         text += match self.verified() {
             (0, _) => "",
@@ -83,6 +84,19 @@ impl<'a> MigrateReport<'a> {
             _ => " Its memory was NOT the same on both sides.",
         };
         text
+    }
+
+    /// A gap while the guest still ran at the source, where it is longer than that of its stop.
+    fn gap_before(&self) -> String {
+        let points = self.result.points.iter().enumerate();
+        let longest = points
+            .filter_map(|(n, point)| Some((point, self.shown(n)?)))
+            .filter(|(_, run)| run.guest_gap_s.is_some_and(|gap| run.longest_gap_before_s > gap))
+            .max_by(|a, b| a.1.longest_gap_before_s.total_cmp(&b.1.longest_gap_before_s));
+        longest.map_or_else(String::new, |(point, run)| {
+            let gap = compact_seconds(run.longest_gap_before_s);
+            format!(" Before it, the guest once paused for {gap} ({}).", self.label(point))
+        })
     }
 
     /// Comparisons, and how many of them came out equal.
@@ -102,7 +116,7 @@ impl<'a> MigrateReport<'a> {
         if let Some(point) = self.result.points.first() {
             let MigrateWorkload { working_set_bytes, resident_bytes, .. } = point.workload;
             let value = format!(
-                "{} MiB with data, {} MiB of it dirtied in turn",
+                "{} MiB with data; it writes {} MiB of it page by page, again and again",
                 resident_bytes >> 20,
                 working_set_bytes >> 20
             );
@@ -111,12 +125,15 @@ impl<'a> MigrateReport<'a> {
         let (compared, equal) = self.verified();
         let value = match compared {
             0 => "nothing to compare: no guest arrived".to_owned(),
-            n => format!("{equal} of {n} times equal, all {} MiB", setup.memory_bytes >> 20),
+            n => format!(
+                "equal in {equal} of {n} migrations (with warm-ups), all {} MiB",
+                setup.memory_bytes >> 20
+            ),
         };
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both sides' RAM, guest at the same write",
+            "SHA-256 of RAM at source and destination, after the same write of the guest",
         ));
         facts
     }
@@ -226,8 +243,8 @@ impl Report for MigrateReport<'_> {
             Document { title: "vmeter migrate".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "medians of {} runs; guest gap: between its heartbeats, {:.0} ms apart",
-            result.setup.runs,
+            "medians of {}; guest gap: between two of its heartbeats ({:.0} ms), across the switch",
+            plural(result.setup.runs as u64, "run"),
             result.setup.heartbeat_s * 1e3
         );
         document.heading("Migrations", note);
@@ -237,15 +254,25 @@ impl Report for MigrateReport<'_> {
             document.heading("Why not", "");
         }
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
-        document.heading("Left to send", "MB over time, one run a setting");
+        document
+            .heading("Left to send", "MB over time, one run each; at the left: top of the scale");
         document.push(Block::Curves(self.curves(detail)));
-        document.heading("Predicted", "from dirty rate and bandwidth alone");
+        document.heading(
+            "Predicted",
+            "from dirty rate and bandwidth alone; actual: whether it converged",
+        );
         document.push(Block::Table(self.predictions()));
-        document.heading("Rounds", "one run a setting");
+        document.heading(
+            "Rounds",
+            "one run per setting; pages to send: left at the begin of the round",
+        );
         document.push(Block::Table(self.rounds(detail)));
         let gaps = self.gaps();
         if !gaps.rows.is_empty() {
-            document.heading("Standing still", "one run a setting; stopped: from STOP to RESUME");
+            let note =
+                "one run per setting; stopped: STOP to RESUME; guest clock: how far it moved \
+                        meanwhile; gap before: longest gap until STOP";
+            document.heading("Downtime", note);
             document.push(Block::Table(gaps));
         }
         document.push(Block::Notices(closing_notices(

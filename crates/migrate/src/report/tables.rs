@@ -11,7 +11,7 @@ impl MigrateReport<'_> {
         let names = self.varied();
         let mut columns: Vec<Column> = names.iter().map(|name| Column::text(name, 0)).collect();
         columns.extend([
-            Column::text("came to", 0),
+            Column::text("outcome", 0),
             Column::number("total", 0),
             Column::number("downtime", 0),
             Column::number("guest gap", 0),
@@ -57,7 +57,7 @@ impl MigrateReport<'_> {
             Column::number("rounds", 2),
             Column::number("total", 1),
             Column::number("downtime", 1),
-            Column::text("and it", 0),
+            Column::text("actual", 0),
         ]);
         let mut table = Table::new(columns);
         for point in &self.result.points {
@@ -73,9 +73,13 @@ impl MigrateReport<'_> {
                 seconds(p.total_s),
                 seconds(p.downtime_s),
                 match p.right {
-                    Some(true) => Cell::Toned("did so".into(), Tone::Good),
-                    Some(false) => Cell::Toned("did not".into(), Tone::Bad),
-                    None => Cell::Text("was not seen".into()),
+                    Some(right) => {
+                        let tone = if right { Tone::Good } else { Tone::Bad };
+                        // It did as predicted, or the other.
+                        let did = if p.converges == right { "yes" } else { "no" };
+                        Cell::Toned(did.into(), tone)
+                    }
+                    None => Cell::Text("not seen".into()),
                 },
             ]);
             table.row(cells);
@@ -95,7 +99,7 @@ impl MigrateReport<'_> {
             Column::number("takes", 0),
             Column::number("pages to send", 0),
             Column::number("sent", 1),
-            Column::number("written meanwhile", 0),
+            Column::number("dirtied meanwhile", 0),
             Column::number("throttle", 2),
         ]);
         for (n, point) in self.result.points.iter().enumerate().take(points) {
@@ -129,10 +133,10 @@ impl MigrateReport<'_> {
             Column::name("setting"),
             Column::number("guest gap", 0),
             Column::number("stopped", 0),
-            Column::number("QEMU says", 0),
-            Column::number("guest's clock", 0),
-            Column::number("longest before", 1),
-            Column::number("longest after", 1),
+            Column::number("QEMU reports", 0),
+            Column::number("guest clock", 0),
+            Column::number("gap before", 1),
+            Column::number("gap after", 1),
             Column::number("lost after", 2),
         ]);
         for (n, point) in self.result.points.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! CSV: the raw rows, one a span or one a sample.
+//! CSV: the raw rows, one per span or sample.
 //!
 //! A spreadsheet runs a cell that begins like a formula, and span names come
 //! from guests, so such text is led by an apostrophe (OWASP, "CSV Injection").
@@ -20,7 +20,7 @@ impl Output for Csv {
     }
 
     fn about(&self) -> &'static str {
-        "CSV: the raw rows, e.g. one a span or one a sample"
+        "CSV: the raw rows, e.g. one per span or sample"
     }
 
     fn extensions(&self) -> &'static [&'static str] {

@@ -18,10 +18,12 @@ pub struct Stat {
     /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Compare with another trace, row by row; several of each tell machines from recordings.
+    /// Compare with another trace, row by row. Several traces of each side show how far recordings of
+    /// one machine differ.
     #[arg(long, value_name = "OTHER")]
     vs: Vec<PathBuf>,
-    /// How --vs compares counts: per second for what goes on, per trace for what has an end.
+    /// How --vs compares counts: per second for a load that goes on, per trace for one that runs to an
+    /// end, such as a boot.
     #[arg(long, value_name = "UNIT", default_value = "second", requires = "vs")]
     per: Per,
     /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.

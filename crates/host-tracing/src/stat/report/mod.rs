@@ -10,7 +10,7 @@ use vmeter_render::quantity::{compact_seconds, grouped};
 use vmeter_render::{Field, Records, Report};
 use vmeter_trace::stat::report::Runstates;
 use vmeter_trace::stat::versus::Versus;
-use vmeter_trace::stat::Report as TraceReport;
+use vmeter_trace::stat::{Report as TraceReport, Row};
 use vmeter_trace::walk::xen::IDLE_DOMAIN;
 
 /// A trace with its name.
@@ -37,14 +37,22 @@ pub struct TraceStatReport<'a> {
     pub top: usize,
 }
 
+/// What the columns of the threads are.
+const THREADS: &str =
+    "share of the trace's duration; not recorded: no event shows what the thread did";
+
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
-    ("ports", "Ports", "an access lasts as long as the VMEXIT around it"),
-    ("mmio", "MMIO", "an access lasts as long as the VMEXIT around it"),
-    ("msrs", "MSRs", "an access lasts as long as the VMEXIT around it"),
-    ("exits", "VMEXITs", "until the guest goes on"),
-    ("userspace_exits", "Exits to user space", "until the VMM lets the guest go on"),
-    ("hypercalls", "Hypercalls", "until the guest goes on"),
+    ("ports", "Ports", "time of the VMEXIT around each access"),
+    ("mmio", "MMIO", "time of the VMEXIT around each access"),
+    ("msrs", "MSRs", "time of the VMEXIT around each access"),
+    ("exits", "VMEXITs", "from VMEXIT to the next VM entry"),
+    (
+        "userspace_exits",
+        "Exits to user space",
+        "until the VMM calls KVM_RUN again; restart: KVM_RUN failed with EINTR",
+    ),
+    ("hypercalls", "Hypercalls", "from VMEXIT to the next VM entry"),
     ("syscalls", "System calls", "from entry to exit, waiting included"),
     ("ioctls", "ioctl requests", "from entry to exit, waiting included"),
     ("irqs", "Interrupts", "time in the handler"),
@@ -69,7 +77,7 @@ impl TraceStatReport<'_> {
         }
         let shown = self.rows_shown(detail);
         if !report.threads.is_empty() {
-            document.heading("Time by thread", lossy(report, "share of the trace's duration"));
+            document.heading("Time by thread", lossy(report, THREADS));
             document.push(Block::Table(tables::threads(report, shown)));
         }
         let guests = |r: &&Runstates| r.vcpu.is_some() && r.domain != IDLE_DOMAIN;
@@ -77,6 +85,9 @@ impl TraceStatReport<'_> {
             let title = format!("Runstates of {}", tables::xen_name(runstates));
             document.heading(title, lossy(report, "time in each state"));
             document.push(Block::Table(tables::rows(&runstates.rows, report, shown)));
+        }
+        if let Some(columns) = columns(report) {
+            document.push(Block::Paragraph(columns));
         }
         for ((_, rows), (_, title, note)) in report.tables().into_iter().zip(SECTIONS) {
             if !rows.is_empty() {
@@ -92,13 +103,38 @@ impl TraceStatReport<'_> {
     }
 }
 
+/// What the columns of the tables are, as far as this trace has them.
+fn columns(report: &TraceReport) -> Option<String> {
+    let any = |has: fn(&Row) -> bool| report.tables().iter().any(|(_, rows)| rows.iter().any(has));
+    let mut notes = Vec::new();
+    if any(|row| row.cut > 0) {
+        notes.push("cut = counted but not timed, as events were lost".to_owned());
+    }
+    if any(|row| row.share.is_some()) {
+        let of = match report.vcpu_time_s {
+            Some(s) => format!(
+                "share = of the vCPUs' recorded time ({}); of system calls, interrupts and work: of the trace's duration",
+                compact_seconds(s)
+            ),
+            None => "share = of the trace's duration".to_owned(),
+        };
+        notes.push(of);
+    }
+    if any(|row| row.ratio_to_peers.is_some()) {
+        notes.push("vs peers = mean ÷ median of the other rows' means".to_owned());
+    }
+    (!notes.is_empty()).then(|| format!("Columns: {}.", notes.join("; ")))
+}
+
 /// A note that says so where counts are too low and times are missing.
 fn lossy(report: &TraceReport, note: &str) -> String {
     let (lost, gaps) = (report.lost_events, report.losses.uncounted_gaps);
     match (lost, gaps) {
         (0, 0) => note.to_owned(),
-        (0, gaps) => format!("{note}; at least: {gaps} gaps of lost events"),
-        (lost, _) => format!("{note}; at least: {} events are lost", grouped(&lost.to_string())),
+        (0, gaps) => format!("{note}; lower bounds, as events were lost in {gaps} gaps"),
+        (lost, _) => {
+            format!("{note}; lower bounds, as {} events were lost", grouped(&lost.to_string()))
+        }
     }
 }
 
@@ -111,12 +147,11 @@ fn answer(report: &TraceReport) -> String {
         (0, gaps) => format!("an unknown number lost in {gaps} gaps"),
         (lost, _) => format!("{} lost", grouped(&lost.to_string())),
     };
-    format!(
-        "{events} events{} ({}, clock {}), {lost}.",
-        time.unwrap_or_default(),
-        report.format,
-        report.clock
-    )
+    let clock = match report.clock.as_str() {
+        "seconds" => "timestamps in seconds".to_owned(),
+        clock => format!("clock {clock}"),
+    };
+    format!("{events} events{} ({}, {clock}), {lost}.", time.unwrap_or_default(), report.format)
 }
 
 impl Report for TraceStatReport<'_> {

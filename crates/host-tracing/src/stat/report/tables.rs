@@ -37,7 +37,7 @@ pub(super) fn rows(rows: &[Row], report: &Report, shown: usize) -> Table {
     column(times, Column::number("median", 1));
     column(times, Column::number("p99", 3));
     column(times || cycles, Column::number("share", 5));
-    column(peers, Column::number("peers", 2));
+    column(peers, Column::number("vs peers", 2));
     let mut table = Table::new(columns);
     let mut order: Vec<&Row> = rows.iter().collect();
     let weight = |row: &Row| row.share.or(row.total_s).unwrap_or(0.0);

@@ -2,7 +2,7 @@
 
 mod json;
 
-use crate::verdict::{interval_pct, ratio_words, sentence, verdict_tone, verdict_words};
+use crate::verdict::{interval_pct, ratio_words, said_once, sentence, verdict_tone, verdict_words};
 use crate::words::ended_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
@@ -54,7 +54,7 @@ impl<'a> BenchReport<'a> {
             return means.collect::<Vec<_>>().join(" ");
         }
         let compared = self.result.comparisons.iter().map(sentence);
-        compared.chain(refused).collect::<Vec<_>>().join(" ")
+        said_once(compared.chain(refused).collect::<Vec<_>>().join(" "))
     }
 
     fn machine_table(&self) -> Table {
@@ -246,12 +246,12 @@ impl Report for BenchReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note = format!("time over {}'s [{sure} % interval], block by block", first.a);
+            let note = format!("time ÷ {}'s [{sure} % CI], paired in random blocks", first.a);
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
         if measured {
-            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.heading("Samples", "one dot per run; the bar is the mean");
             document.push(Block::Strips(self.strips()));
         }
         if detail == Detail::Full {

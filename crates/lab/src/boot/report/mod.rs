@@ -126,7 +126,7 @@ impl<'a> BootReport<'a> {
         document.push(Block::Table(self.phase_table()));
         let known = causes::known_causes(&self.shown_timelines());
         if !known.is_empty() {
-            document.heading("Known causes", "what each would give back, at most");
+            document.heading("Known causes", "upper bound of the time that each could save");
             document.push(Block::Table(causes::table(&known)));
         }
         let marks = named::named_marks(&self.shown_timelines());
@@ -135,7 +135,7 @@ impl<'a> BootReport<'a> {
             document.push(Block::Table(named::table(&marks, self.shown_runs().len())));
         }
         if !self.result.activities.is_empty() {
-            document.heading("Longest activities", tables::ACTIVITIES_NOTE);
+            document.heading("Longest activities", self.activities_note());
             document.push(Block::Table(self.activity_table(self.view.top)));
         }
         if !self.result.counts.is_empty() {
@@ -154,12 +154,13 @@ impl<'a> BootReport<'a> {
             false => "",
         };
         format!(
-            "{} from {} to {} ({}{of_all} {}), {} of {} named{unknown}.",
+            "{} from {} to {} ({}{of_all} {}{}), {} of {} named{unknown}.",
             Quantity::duration(total).inline(),
             self.measured_from(),
             self.measured_to_last(),
             total.n,
             if all == 1 { "run" } else { "runs" },
+            self.what_brackets_are(total.n),
             percent(self.coverage()),
             if self.after_s().is_some() { "the rest" } else { "it" },
         )
@@ -234,12 +235,13 @@ impl<'a> BootReport<'a> {
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let plural = if all == 1 { "run" } else { "runs" };
+        let brackets = if total.n > 1 { "; mean ± 95 % CI" } else { "" };
         let unknown = match self.ends_unknown() {
             true => " The VMM exited; how the guest ended is not known.",
             false => "",
         };
         format!(
-            "{} from {from} to {ends} ({}{of_all} {plural}).{unknown} Spans with a name cover {} of {of}{longest}.",
+            "{} from {from} to {ends} ({}{of_all} {plural}{brackets}).{unknown} Spans with a name cover {} of {of}{longest}.",
             Quantity::duration(total).inline(),
             total.n,
             percent(coverage),
@@ -308,7 +310,7 @@ impl<'a> BootReport<'a> {
 
     fn view_blocks(&self, document: &mut Document) {
         if self.view.blame {
-            document.heading("Blame", tables::ACTIVITIES_NOTE);
+            document.heading("Blame", self.activities_note());
             document.push(Block::Table(self.activity_table(usize::MAX)));
         }
         if let Some(run) = self.typical_run().filter(|_| self.view.critical_chain) {
@@ -349,8 +351,7 @@ impl<'a> BootReport<'a> {
         document.push(self.outline(views::tree(&timelines, view.min_duration)));
         let beside = views::beside(&timelines, view.min_duration);
         if !beside.roots.is_empty() {
-            document
-                .heading("Beside it", "what overlaps the tree: no process was seen to wait for it");
+            document.heading("Off the critical path", "ran in parallel to the tree");
             document.push(Block::Outline(beside));
         }
     }

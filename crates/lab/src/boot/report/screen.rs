@@ -63,20 +63,29 @@ impl BootReport<'_> {
         if !stages.rows.is_empty() {
             document.push(Block::Table(stages));
         }
-        let room = LINES.saturating_sub(other);
+        let all = self.room();
+        let room = all.saturating_sub(other);
         let largest = largest_table(&timelines, room.min(LARGEST));
         let rows = if self.result.total.is_some() { largest.rows.len() } else { 0 };
         if rows > 0 {
-            document.heading("Largest that can be acted upon", self.brief_note());
+            document.heading("Largest with a remedy", self.brief_note());
             document.push(Block::Table(largest));
         }
         // Without things, their heading's lines are free as well.
         let heading = if rows > 0 { 0 } else { 2 };
-        let free = (LINES + heading).saturating_sub(other + rows);
+        let free = (all + heading).saturating_sub(other + rows);
         let left = self.add_remarks(&mut notices, free);
         facts.extend(self.the_rest(left));
         document.push(Block::Facts(facts));
         document.push(Block::Notices(notices));
+    }
+
+    /// Lines of the screen that a long answer leaves.
+    fn room(&self) -> usize {
+        const ANSWER_LINES: usize = 2;
+        const ANSWER_COLUMNS: usize = 80;
+        let answer = neutralise(&self.brief_answer()).wrap(ANSWER_COLUMNS).len();
+        LINES.saturating_sub(answer.saturating_sub(ANSWER_LINES))
     }
 
     /// Warnings of single runs as far as there are lines for them; how many are left out.
@@ -133,8 +142,8 @@ impl BootReport<'_> {
 
     fn brief_note(&self) -> String {
         match self.shown_runs().len() {
-            1 => "one run; --runs N tells the spread".into(),
-            n => format!("means over {n} runs; --blame has their spread"),
+            1 => "one run: --runs N shows the spread".into(),
+            n => format!("time (mean of {n} runs), share of the boot, what to try"),
         }
     }
 
@@ -161,7 +170,7 @@ impl BootReport<'_> {
         for bar in &bars {
             let to = if largest > 0.0 { bar.share / largest } else { 0.0 };
             let colour = palette.colour(bar.phase.as_deref().unwrap_or_default());
-            let name = Cell::Text(bar.name.clone());
+            let name = Cell::Text(shown(&bar.name).to_owned());
             if bar.phase.is_none() {
                 table.toned_row(Tone::Muted, vec![name, Cell::Text("-".into())]);
                 continue;
@@ -207,11 +216,12 @@ impl BootReport<'_> {
             let named: Vec<String> = known
                 .iter()
                 .take(CAUSES)
-                .map(|cause| format!("{} {}", brief(cause.at_most_s), cause.id))
+                .map(|cause| format!("{} ({})", brief(cause.at_most_s), cause.id))
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
-            facts.push(Fact::new("at most back", format!("{}{more}", named.join(", ")), ""));
+            let saves = format!("at most {}{more}: all spans of a cause", named.join(", "));
+            facts.push(Fact::new("could save", saves, ""));
         }
         facts.extend(self.how_to_measure(&known, timelines));
         let marks = named_marks(timelines);
@@ -269,18 +279,22 @@ impl BootReport<'_> {
         let total = runs.iter().map(|run| seconds(run.record.total_ns)).sum::<f64>();
         let share = own.or_else(any)? / total.max(f64::MIN_POSITIVE);
         let who = match own {
-            Some(_) => "the VMM waited for a CPU in",
-            None => "some program waited for a CPU in",
+            Some(_) => "the VMM waited for a CPU",
+            None => "some program waited for a CPU",
         };
         let cpu: f64 =
             runs.iter().map(|run| run.record.usage.user_s + run.record.usage.system_s).sum();
         (share >= BUSY).then(|| {
             // Of a VM that somebody else started it is not known.
             let had = match cpu > 0.0 {
-                true => format!("; the VMM had {}", brief(cpu / runs.len() as f64)),
+                true => format!("; its CPU time: {}", brief(cpu / runs.len() as f64)),
                 false => String::new(),
             };
-            Fact::new("busy host", format!("{who} {} of it{had}", percent(share.min(1.0))), "")
+            Fact::new(
+                "busy host",
+                format!("{who} {} of the time{had}", percent(share.min(1.0))),
+                "",
+            )
         })
     }
 
@@ -352,6 +366,14 @@ fn name_of(folder: &str) -> String {
     let named = path.parent().filter(|parent| among.as_deref() == Some(*parent));
     let name = named.and_then(|_| path.file_name()).and_then(|name| name.to_str());
     name.unwrap_or(folder).to_owned()
+}
+
+/// A bar as the screen names it: of the host's time it says whose.
+fn shown(bar: &str) -> &str {
+    match bar {
+        "host" => "host (VMM not running)",
+        bar => bar,
+    }
 }
 
 /// How far off a time can be, where that is worth a word.

@@ -15,11 +15,6 @@ fn range_cells(estimate: &Estimate) -> [Cell; 3] {
         .map(|value| Cell::Quantity(Quantity::beside(value, estimate, Unit::Seconds)))
 }
 
-/// What the columns of the activities are.
-pub(super) const ACTIVITIES_NOTE: &str =
-    "how long the end waited for each; \"itself\": in no part \
-    with a name of its own; \"beside\": nobody seen waiting";
-
 /// Columns of the activities that not every result has.
 struct Extra {
     cpu: bool,
@@ -32,11 +27,11 @@ impl Extra {
     fn heads(&self) -> Vec<Column> {
         let mut columns = vec![
             Column { shrinks_to: Some(24), ..Column::name("activity") },
-            Column::number("waited for", 0),
-            Column::number("itself", 1),
+            Column::number("critical path", 0),
+            Column::number("self", 1),
         ];
         columns.extend(self.cpu.then(|| Column::number("CPU", 0)));
-        columns.extend(self.beside.then(|| Column::number("beside", 1)));
+        columns.extend(self.beside.then(|| Column::number("off path", 1)));
         columns.push(Column { shrinks_to: Some(12), ..Column::text("phase", 3) });
         columns.extend(self.insns.then(|| Column::number("instructions", 2)));
         columns.extend(self.partial.then(|| Column::number("in runs", 4)));
@@ -48,12 +43,40 @@ impl BootReport<'_> {
     /// What the figures of the tables are.
     pub(super) fn means_note(&self) -> String {
         match self.shown_runs().len() {
-            1 => "one run: nothing is known of the spread, --runs N tells".into(),
+            1 => "one run: --runs N shows the spread".into(),
             n if self.result.total.is_none() => {
-                format!("mean over {n} runs that failed, up to where each got")
+                format!("mean of {n} runs that failed, up to where each got")
             }
-            n => format!("mean over {n} runs ± half of its 95 % confidence interval"),
+            n => format!("mean of {n} runs ± 95 % CI"),
         }
+    }
+
+    /// What ± and brackets are, where several runs give them.
+    pub(super) fn what_brackets_are(&self, runs: usize) -> &'static str {
+        let open = |estimate: &Estimate| Quantity::duration(estimate).at_most.is_some();
+        match runs {
+            0 | 1 => "",
+            _ if self.result.phases.iter().any(|phase| open(&phase.estimate)) => {
+                "; means; ± or [ ]: 95 % CI"
+            }
+            _ => "; mean ± 95 % CI",
+        }
+    }
+
+    /// What the columns of the activities are.
+    pub(super) fn activities_note(&self) -> String {
+        let all = || self.result.activities.iter();
+        let mut notes = vec!["time on the critical path; self: without its named parts"];
+        if all().any(|activity| activity.beside.is_some()) {
+            notes.push("off path: in parallel to it");
+        }
+        if all().any(|activity| Quantity::duration(&activity.estimate).at_most.is_some()) {
+            notes.push("mean ± 95 % CI, no ±: the CI reaches 0");
+        }
+        if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
+            notes.push("a+b: both together, as no marker separates them");
+        }
+        notes.join("; ")
     }
 
     /// Phases in order of time, `unattributed` and the total last.

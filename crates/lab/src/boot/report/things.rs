@@ -15,7 +15,7 @@ use vmeter_timeline::{causes, is_wait, smaller_initrd};
 const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
 
 /// Parts of the kernel that one with less in it has less of.
-const SMALLER_KERNEL: &str = "a smaller one: vmeter kernel build";
+const SMALLER_KERNEL: &str = "smaller kernel: vmeter kernel build";
 
 /// What begins a name, and the cause by which it is measured. What a timeline shows to be nothing
 /// but a cause is that cause's anyway.

@@ -340,7 +340,7 @@ impl Report for DiffReport<'_> {
         }
         blocks(result, detail, &mut document);
         if detail == Detail::Full {
-            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.heading("Samples", "one dot per run; the bar is the mean");
             document.push(Block::Strips(strips(result)));
         }
         document.push(Block::Paragraph(method(result)));

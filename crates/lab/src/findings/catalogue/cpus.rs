@@ -12,9 +12,9 @@ pub(super) const VCPUS: Finding = Finding {
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
     contrasts: &[
-        Pair::of(&[Smp(4)], &[]).named("4 for 1").per(3.0, "further vCPU"),
-        Pair::of(&[Smp(2)], &[]).named("2 for 1").per(1.0, "further vCPU"),
-        Pair::of(&[Smp(3)], &[Smp(2)]).named("3 for 2").per(1.0, "further vCPU"),
+        Pair::of(&[Smp(4)], &[]).named("1 instead of 4").per(3.0, "further vCPU"),
+        Pair::of(&[Smp(2)], &[]).named("1 instead of 2").per(1.0, "further vCPU"),
+        Pair::of(&[Smp(3)], &[Smp(2)]).named("2 instead of 3").per(1.0, "further vCPU"),
     ],
     price: Price::OtherMachine,
     remedy: "-smp 1",

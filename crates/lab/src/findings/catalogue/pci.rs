@@ -62,7 +62,7 @@ pub(super) const PROBE: Finding = Finding {
         Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "present device"),
         Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "empty root port"),
         Pair::of(&[Vmm(EIGHT_BRIDGES)], &[RootPorts(8)])
-            .named("empty slots")
+            .named("root ports instead of bridges")
             .per(8.0 * 31.0, "empty slot of a bridge (bridges for root ports)"),
     ],
     price: Price::OtherMachine,

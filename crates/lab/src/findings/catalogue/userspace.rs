@@ -39,7 +39,9 @@ pub(super) const UDEV: Finding = Finding {
 fn programs(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, paths: &[&str]) -> Result<(), String> {
     let absent = paths.iter().find(|path| !kitchen.is_mock() && !Path::new(path).is_file());
     if let Some(path) = absent {
-        return Err(format!("{path} is not installed on this host, from which it would come"));
+        return Err(format!(
+            "{path} is not installed on this host, so vmeter cannot copy it into the guest"
+        ));
     }
     let programs = paths.iter().map(Into::into).collect();
     kitchen.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })

@@ -14,6 +14,9 @@ use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Q
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
+/// Said of a finding that is measured on a machine made for it.
+const ELSEWHERE: &str = ", on another machine, as this one lacks the cause.";
+
 /// A [`FindingsResult`] to be written.
 #[derive(Debug)]
 pub struct FindingsReport<'a> {
@@ -40,35 +43,39 @@ impl<'a> FindingsReport<'a> {
             n => format!(", {n} not measured yet"),
         };
         let mut text = format!(
-            "Of {}, {} confirmed, {} not reproduced, {} inapplicable{unfinished}.",
+            "Of {}, {} confirmed, {} without a difference, {} skipped{unfinished}.",
             plural(self.result.rows.len() as u64, "finding"),
             self.count(FindingVerdict::Confirmed),
             self.count(FindingVerdict::NotReproduced),
             self.count(FindingVerdict::Inapplicable)
         );
         let saved = |row: &&FindingRow| row.verdict == FindingVerdict::Confirmed;
-        let best =
-            self.result.rows.iter().filter(saved).filter_map(|row| {
-                Some((row, row.contrasts.iter().find(|contrast| contrast.saves)?))
-            });
+        let all = || {
+            let saved = self.result.rows.iter().filter(saved);
+            saved.filter_map(|row| Some((row, row.contrasts.iter().find(|c| c.saves)?)))
+        };
+        let saves = |c: &Contrast| Quantity::of(&c.found, Unit::Seconds).inline();
         // What the machine itself has comes before what it was given to be measured.
         let has = |contrast: &Contrast| contrast.with == BASELINE;
-        let best = best.max_by(|a, b| {
+        let best = all().max_by(|a, b| {
             let key = |c: &Contrast| (has(c), c.found.mean);
             let (a, b) = (key(a.1), key(b.1));
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
         });
         if let Some((row, contrast)) = best {
-            let saves = Quantity::of(&contrast.found, Unit::Seconds).inline();
-            text += &format!(" The largest here is {}: {saves}", row.id);
+            let on = if has(contrast) { " on this machine" } else { "" };
+            text += &format!(" The largest{on} is {}: {}", row.id, saves(contrast));
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
                 text += &format!(" of {}", compact_seconds(whole));
             }
-            if !has(contrast) {
-                text += ", of a machine that has it; the one asked about has not";
-            }
-            text.push('.');
+            text += if has(contrast) { "." } else { ELSEWHERE };
+        }
+        let above = best.map_or(f64::INFINITY, |(_, contrast)| contrast.found.mean);
+        let larger = all().filter(|(_, c)| !has(c) && c.found.mean > above);
+        let larger = larger.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean));
+        if let Some((row, contrast)) = larger {
+            text += &format!(" {} saves {}{ELSEWHERE}", row.id, saves(contrast));
         }
         text
     }
@@ -99,8 +106,8 @@ impl<'a> FindingsReport<'a> {
             Column::name("comparison"),
             Column::number("saves", 0),
             Column::text("where", 2),
-            Column::number("each", 0),
-            Column::text("of what", 1),
+            Column::number("per unit", 0),
+            Column::text("unit", 1),
         ];
         columns.extend(counted.then(|| Column::number("exits", 1)));
         columns.push(Column::number("p", 1));
@@ -118,7 +125,7 @@ impl<'a> FindingsReport<'a> {
                 };
                 let mut cells = vec![
                     Cell::Name(name.join(": ")),
-                    Cell::Inline(Quantity::of(&contrast.found, Unit::Seconds)),
+                    saving(&contrast.found),
                     Cell::Text(place(contrast)),
                     each,
                     Cell::Text(what),
@@ -179,10 +186,16 @@ impl<'a> FindingsReport<'a> {
         (!table.rows.is_empty()).then_some(table)
     }
 
-    /// What is not asked here, and why.
-    fn reasons(&self) -> Vec<Fact> {
-        let not = self.result.rows.iter().filter(|row| !is_measured(row.verdict));
-        not.map(|row| Fact::new(&row.id, &row.reason, "")).collect()
+    /// What was skipped and why, a sentence for each reason.
+    fn reasons(&self) -> Vec<String> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for row in self.result.rows.iter().filter(|row| !is_measured(row.verdict)) {
+            match groups.iter_mut().find(|(reason, _)| *reason == row.reason) {
+                Some((_, ids)) => ids.push(&row.id),
+                None => groups.push((&row.reason, vec![&row.id])),
+            }
+        }
+        groups.into_iter().map(|(reason, ids)| format!("{}: {reason}.", ids.join(", "))).collect()
     }
 
     /// Each finding in words.
@@ -192,7 +205,7 @@ impl<'a> FindingsReport<'a> {
             let mut facts = vec![
                 Fact::new(&row.id, &row.title, &row.what),
                 Fact::new("published", &row.published, ""),
-                Fact::new("verdict", row.verdict.word(), &row.reason),
+                Fact::new("verdict", shown(row.verdict), &row.reason),
                 Fact::new("rid of it by", &row.remedy, row.price.word()),
             ];
             if !row.stand_in.is_empty() {
@@ -210,11 +223,13 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "what the machine without it saves: mean of blocks ± 95 %; p corrected for all",
+            "time saved by the remedy, mean ± 95 % CI; p adjusted for multiple comparisons",
         );
         document.push(Block::Table(self.table()));
         if let Some(table) = self.parts() {
-            document.heading("Their parts", "per unit where the machines differ in several");
+            let note =
+                "time that each saves (negative: costs), and each unit of it (vCPU, device, …)";
+            document.heading("Variants", note);
             document.push(Block::Table(table));
         }
         if let Some(table) = self.consoles() {
@@ -235,8 +250,8 @@ impl<'a> FindingsReport<'a> {
         }
         let reasons = self.reasons();
         if !reasons.is_empty() {
-            document.heading("Not asked here", "");
-            document.push(Block::Facts(reasons));
+            document.heading("Skipped", "");
+            reasons.into_iter().for_each(|reason| document.push(Block::Paragraph(reason)));
         }
     }
 
@@ -268,7 +283,28 @@ fn measured(row: &FindingRow) -> impl Iterator<Item = &Contrast> {
 }
 
 fn place(contrast: &Contrast) -> String {
-    contrast.found_in.clone().unwrap_or_else(|| "-".into())
+    match contrast.found_in.as_deref() {
+        None => "-".into(),
+        // As short as its column.
+        Some(place) => place.replace("the VMM's CPU time", "VMM CPU time"),
+    }
+}
+
+/// What was found, in the words of the table: the exports keep theirs.
+fn shown(verdict: FindingVerdict) -> &'static str {
+    match verdict {
+        FindingVerdict::NotReproduced => "no difference",
+        FindingVerdict::Inapplicable => "skipped",
+        verdict => verdict.word(),
+    }
+}
+
+/// A saving; of runs that are all alike, that there is none.
+fn saving(estimate: &Estimate) -> Cell {
+    match (estimate.mean, estimate.ci95) {
+        (0.0, [0.0, 0.0]) => Cell::Text("none".into()),
+        _ => Cell::Inline(Quantity::of(estimate, Unit::Seconds)),
+    }
 }
 
 fn tone(verdict: FindingVerdict) -> Tone {
@@ -283,7 +319,7 @@ fn tone(verdict: FindingVerdict) -> Tone {
 fn cells(row: &FindingRow) -> Vec<Cell> {
     let verdict_tone =
         if row.verdict == FindingVerdict::Confirmed { Tone::Good } else { Tone::Muted };
-    let verdict = Cell::Toned(row.verdict.word().into(), verdict_tone);
+    let verdict = Cell::Toned(shown(row.verdict).into(), verdict_tone);
     let name = Cell::Name(row.id.clone());
     let shown = row.contrasts.iter().find(|c| c.saves).or(row.contrasts.first());
     let dash = || Cell::Text("-".into());
@@ -291,16 +327,15 @@ fn cells(row: &FindingRow) -> Vec<Cell> {
     let Some(contrast) = shown.filter(|_| is_measured(row.verdict)) else {
         return vec![name, dash(), dash(), dash(), verdict, published, dash(), dash(), dash()];
     };
-    let quantity = |estimate: &Estimate| Cell::Inline(Quantity::of(estimate, Unit::Seconds));
     let seen = contrast.detectable_s.map_or_else(dash, |s| Cell::Text(compact_seconds(s)));
     vec![
         name,
-        quantity(&contrast.found),
+        saving(&contrast.found),
         Cell::Text(place(contrast)),
         Cell::Text(p_value(contrast.p_value)),
         verdict,
         published,
-        quantity(&contrast.saving),
+        saving(&contrast.saving),
         seen,
         Cell::Text(row.remedy.clone()),
     ]

@@ -10,7 +10,7 @@ use vmeter_model::ResolvedOption;
 use vmeter_record::sources::vmm_memory::Part;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
-use vmeter_render::quantity::{plural, Quantity, Unit};
+use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
@@ -30,7 +30,10 @@ impl<'a> MemoryReport<'a> {
     fn answer(&self) -> String {
         let sentences = self.result.machines.iter().map(|machine| {
             let Some((moment, sample)) = machine.last().and_then(|m| Some((m, m.middle()?))) else {
-                return format!("No run of {} got to where memory is looked at.", machine.label);
+                return format!(
+                    "No run of {} reached the point where vmeter measures memory.",
+                    machine.label
+                );
             };
             let guest = sample.guest.as_ref().map(|guest| {
                 format!(
@@ -41,7 +44,7 @@ impl<'a> MemoryReport<'a> {
             });
             let vmm = sample.vmm.as_ref().map(|vmm| {
                 format!(
-                    "the VMM has {} resident ({} by its share), {} at its peak",
+                    "the VMM has RSS {} (PSS {}), peak RSS {}",
                     bytes(vmm.rss_bytes),
                     bytes(vmm.pss_bytes),
                     bytes(vmm.peak_rss_bytes)
@@ -108,8 +111,8 @@ impl<'a> MemoryReport<'a> {
             Column::number("peak RSS", 0),
             Column::number("RSS", 0),
             Column::number("PSS", 0),
-            Column::number("lowest", 1),
-            Column::number("highest", 1),
+            Column::number("min RSS", 1),
+            Column::number("max RSS", 1),
             Column::number("runs", 2),
         ]);
         for (machine, moment, sample) in self.rows() {
@@ -198,17 +201,21 @@ impl Report for MemoryReport<'_> {
         let title = "vmeter memory".into();
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
-        let of = format!("of the run in the middle of {}", plural(samples as u64, "run"));
+        let of = match samples {
+            0 | 1 => "one run".to_owned(),
+            n => format!("the median run of {n}, by RSS"),
+        };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {
-            document.heading("In the guest", format!("what free says there, {of}"));
+            document.heading("In the guest", format!("as free(1) prints it; {of}"));
             document.push(Block::Table(guests));
         }
         let vmms = self.vmm_table();
         if !vmms.rows.is_empty() {
-            document.heading("Outside", format!("the VMM's process, {of}; RSS over all of them"));
+            let note = format!("as the host sees it; {of}; min and max RSS: over all runs");
+            document.heading("VMM process", note);
             document.push(Block::Table(vmms));
-            document.heading("What the VMM's RSS consists of", "by smaps");
+            document.heading("What the VMM's RSS consists of", "from /proc/PID/smaps");
             document.push(Block::Table(self.parts_table()));
         }
         if detail == Detail::Full {

@@ -38,7 +38,7 @@ impl<'a> RangeReport<'a> {
 
     fn named(&self, at: usize) -> String {
         let commit = self.result.commits.get(at);
-        commit.map_or_else(String::new, |c| format!("{} ({})", short(c), c.subject))
+        commit.map_or_else(String::new, |c| format!("{} \"{}\"", short(c), c.subject))
     }
 
     /// The first and the last commit that have samples: a search ends there.
@@ -67,7 +67,7 @@ impl<'a> RangeReport<'a> {
         let why = first.failure.as_deref().unwrap_or_default();
         match all.len() {
             1 => format!(" {} is not compared: {why}.", self.named(first.index)),
-            n => format!(" {n} commits are not compared; of each: {why}."),
+            n => format!(" {n} commits were skipped: {why}."),
         }
     }
 
@@ -92,8 +92,7 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " A step of {step:.1} % that a quarter of the commits have would have been found in 4 \
-                         of 5 such ranges."
+                        " A step of {step:.1} % that a quarter of the commits have would have been found with 80 % power."
                     ),
                     None => String::new(),
                 }
@@ -318,11 +317,11 @@ impl<'a> RangeReport<'a> {
             Metric::Cpu => "CPU time of each run",
         };
         let mut facts = vec![
-            Fact::new("repository", record.repo.clone(), "only read"),
+            Fact::new("repository", record.repo.clone(), "vmeter does not change it"),
             Fact::new(
                 "range",
                 format!("{}, {} commits", record.range, result.commits.len().saturating_sub(1)),
-                "and the one before, with which they are compared",
+                "and the commit before, as the baseline",
             ),
         ];
         if let Some(build) = &record.build {
@@ -333,15 +332,15 @@ impl<'a> RangeReport<'a> {
         let Effort { boots, placing, sizing, slow, builds, linear_boots, linear_builds } =
             &result.effort;
         let parts = [
-            (*placing, "of commits about a step, to place it"),
-            (*sizing, "to tell how large a step is"),
-            (*slow, "of all commits, to count slow boots anew"),
+            (*placing, "to find the commit of a change"),
+            (*sizing, "to estimate the size of a change"),
+            (*slow, "to count slow boots of all commits again"),
         ];
         let parts = parts.iter().filter(|(runs, _)| *runs > 0);
         let parts: Vec<String> = parts.map(|(runs, what)| format!("{runs} {what}")).collect();
         let mut linear = match parts.is_empty() {
             true => none(),
-            false => format!("of these {}", parts.join(", ")),
+            false => format!("of them {}", parts.join(", ")),
         };
         if record.bisect {
             let scan = format!("a linear scan: {linear_boots} runs, {linear_builds} builds");
@@ -351,16 +350,16 @@ impl<'a> RangeReport<'a> {
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
             let of = match (all, record.bisect, &record.build) {
-                (false, ..) => "of those that run",
-                (true, false, _) => "the last commit over the first",
+                (false, ..) => "the first and the last commit that run; 95 % CI",
+                (true, false, _) => "the last commit against the first; 95 % CI",
                 (true, true, Some(_)) => {
-                    "the last commit over the first; the interval includes what two builds may differ by"
+                    "the last commit against the first; 95 % CI, which includes what two builds may differ by"
                 }
                 (true, true, None) => {
-                    "the last commit over the first; the interval includes what any two commits may differ by"
+                    "the last commit against the first; 95 % CI, which includes what any two commits may differ by"
                 }
             };
-            facts.push(Fact::new("ends", added_percent(ends), of));
+            facts.push(Fact::new("last vs first", added_percent(ends), of));
         }
         facts
     }
@@ -453,11 +452,11 @@ impl Report for RangeReport<'_> {
         let title = "vmeter range".to_owned();
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
-        document.heading("Commits", "oldest first; mean ± half of its 95 % interval");
+        document.heading("Commits", "oldest first; mean ± 95 % CI of all runs");
         document.push(Block::Table(self.table(detail)));
         if detail == Detail::Full {
             let strips = result.commits.iter().filter_map(strip).collect();
-            document.heading("Samples", "a dot a run, the mean as a bar");
+            document.heading("Samples", "one dot per run; the bar is the mean");
             document.push(Block::Strips(Strips { caption: "every run".into(), strips }));
         }
         if let Some(explained) = result.explained.as_ref().filter(|e| tells(e)) {
@@ -525,9 +524,10 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "Every commit's boots against those of the others. Of 20 ranges in which nothing changed one names a \
-         commit at most. New boots tell which commit it was and how large the change is; what they do not show \
-         again is not named. A rare slow boot counts as one boot, however long it took."
+        "vmeter finds the commits at which the level of all boots changes. It names a wrong commit in at most 5 % of \
+         ranges without a change. New boots then confirm each change and measure its size: the first sentence \
+         has their result, the table has all boots. vmeter names no change that the new boots do not confirm. \
+         A rare slow boot counts as one boot, however long it took."
             .to_owned()
     }
 }

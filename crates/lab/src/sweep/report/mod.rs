@@ -206,9 +206,7 @@ impl<'a> SweepReport<'a> {
         let jump = totals().filter_map(|s| s.detectable_jump).reduce(f64::max);
         let found = jump.map_or_else(String::new, |jump| {
             let jump = Quantity::exact(jump, Unit::Seconds).inline();
-            format!(
-                " A jump of {jump} in the whole boot would have been found in 4 of 5 such sweeps."
-            )
+            format!(" A jump of {jump} in the whole boot would have been found with 80 % power.")
         });
         let numeric = totals().next().is_some();
         (numeric && points >= 4).then(|| format!("No jump beyond the trend was found.{found}"))
@@ -373,8 +371,10 @@ impl Report for SweepReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note =
-                format!("typical run over {}'s [{sure} % interval], block by block", first.a);
+            let note = format!(
+                "typical run (Hodges-Lehmann) ÷ {}'s [{sure} % CI], paired in random blocks",
+                first.a
+            );
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }
@@ -382,7 +382,7 @@ impl Report for SweepReport<'_> {
             self.break_blocks(explained, detail, &mut document);
         }
         hosts::blocks(&self.result.hosts, &mut document);
-        document.heading("Samples", "a dot a run, the mean as a bar");
+        document.heading("Samples", "one dot per run; the bar is the mean");
         document.push(Block::Strips(self.strips()));
         if detail == Detail::Full {
             let facts = vec![

@@ -29,7 +29,7 @@ impl Output for Html {
     }
 
     fn about(&self) -> &'static str {
-        "HTML: one self-contained page with all there is to open"
+        "HTML: one self-contained page with all tables and runs"
     }
 
     fn extensions(&self) -> &'static [&'static str] {
