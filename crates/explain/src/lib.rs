@@ -140,6 +140,17 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
         return Err(ExplainError::NoThread { comm, names });
     }
     let mut result = told(&known, &view);
+    // A main thread that naps while its workers, whom nothing ties to it, wait: they are the answer.
+    if let Some(comm) = options.comm.as_deref().filter(|_| diagnose::only_idles(&view)) {
+        let all = Options { comm: None, ..options.clone() };
+        let mut of_all = told(&known, &known.view(&all));
+        of_all.warnings.push(format!(
+            "--comm {comm}: these threads wait for no others in the trace; the findings are about all threads"
+        ));
+        of_all.findings.extend(std::mem::take(&mut result.findings));
+        of_all.findings.truncate(diagnose::MOST);
+        result = of_all;
+    }
     if let Some(twin) = &options.vs {
         let alone = Options { vs: None, ..options.clone() };
         let known = read(std::slice::from_ref(twin), &alone)?;

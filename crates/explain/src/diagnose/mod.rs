@@ -33,7 +33,7 @@ pub use subjects::{is_asked, partner};
 use vmeter_render::quantity::three_digits;
 
 /// Most findings.
-const MOST: usize = 12;
+pub const MOST: usize = 12;
 /// What is said of a subject, with what orders it.
 struct Told {
     root: Frame,
@@ -85,6 +85,20 @@ impl Told {
 
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
+    let told = all(view);
+    let mut findings: Vec<Finding> =
+        told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
+    rank::sort(&mut findings);
+    findings.truncate(MOST);
+    findings
+}
+
+/// True if the threads of `--comm` do nothing but compute or sleep by themselves.
+pub fn only_idles(view: &View<'_>) -> bool {
+    view.comm().is_some() && all(view).iter().all(|told| told.candidate.idle)
+}
+
+fn all(view: &View<'_>) -> Vec<Told> {
     let mut told: Vec<Told> = Vec::new();
     for root in subjects::subjects(view) {
         let Some(path) = Path::of(view, root) else { continue };
@@ -112,11 +126,7 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     if told.iter().any(|told| told.candidate.aside < Aside::Alone) {
         told.retain(|told| !told.only_computes());
     }
-    let mut findings: Vec<Finding> =
-        told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
-    rank::sort(&mut findings);
-    findings.truncate(MOST);
-    findings
+    told
 }
 
 fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
