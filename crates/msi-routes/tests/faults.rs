@@ -7,7 +7,8 @@
 //!
 //! A single test, because it counts the process's file descriptors.
 
-use crate::common;
+mod common;
+mod kernels;
 
 use common::{msi_entries, open_fds, target, test_vm, Arrived, Spy, TestVm};
 use msi_routes::measure::Shape;

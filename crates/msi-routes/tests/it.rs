@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+
 //! Tests of routes, gates and commits, in one binary: each file of it is a module.
 
 mod common;
@@ -11,8 +13,6 @@ mod delivery;
 mod devid;
 #[path = "exchange.rs"]
 mod exchange;
-#[path = "faults.rs"]
-mod faults;
 #[path = "fixed_routes.rs"]
 mod fixed_routes;
 #[path = "guest_faults.rs"]

@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Action = Box<dyn Fn() + Send>;
 
 /// How long what hears of a signal only now and then may take to end. Longer than that are
 /// pieces of work that can't look up: a kernel is hashed, gigabytes of memory are given back.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long the terminal's signal may take to reach vmeter after it has reached a command.
+pub(crate) const SOON: Duration = Duration::from_millis(200);
 
 /// Set by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
 #[derive(Clone, Default)]
@@ -84,11 +87,21 @@ impl Interrupt {
     /// Class interrupted once a signal has come; else the work's own.
     pub fn instead<T>(&self, result: Result<T>, kept: &str) -> Result<T> {
         match result {
-            Err(_) if self.is_raised() => {
+            Err(_) if self.is_raised_soon() => {
                 Err(failure(Class::Interrupted, format!("interrupted; {kept}")))
             }
             result => result,
         }
+    }
+
+    /// True once a signal has come, or comes soon: the Ctrl-C that ended the work's programs may
+    /// not have reached vmeter yet.
+    fn is_raised_soon(&self) -> bool {
+        let begin = Instant::now();
+        while !self.is_raised() && begin.elapsed() < SOON {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.is_raised()
     }
 
     /// As if a signal had come.

@@ -1,6 +1,6 @@
 //! Commands that vmeter runs beside what it measures: preparations, builds, git.
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, SOON};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::fs::{memfd_create, MemfdFlags};
@@ -16,8 +16,6 @@ use vmeter_base::owner::Owner;
 
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long the terminal's signal may take to reach vmeter after it has reached the command.
-const SOON: Duration = Duration::from_millis(200);
 /// How long those that were killed may take to be gone.
 const GONE: Duration = Duration::from_millis(300);
 

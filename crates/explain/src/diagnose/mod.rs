@@ -93,9 +93,9 @@ pub fn findings(view: &View<'_>) -> Vec<Finding> {
     findings
 }
 
-/// True if the threads of `--comm` do nothing but compute or sleep by themselves.
+/// True if the threads of `--comm` only compute or sleep by themselves, and not in a loop.
 pub fn only_idles(view: &View<'_>) -> bool {
-    view.comm().is_some() && all(view).iter().all(|told| told.candidate.idle)
+    view.comm().is_some() && all(view).iter().all(|told| told.candidate.aside == Aside::Last)
 }
 
 fn all(view: &View<'_>) -> Vec<Told> {
