@@ -40,21 +40,13 @@ pub struct DirtyOptions {
 /// missing or runs no guest code natively; no tracker is to be had; the guest died; an
 /// interruption (finished runs are saved).
 pub fn measure(options: &DirtyOptions, watch: &mut Watch<'_>) -> Result<DirtyResult> {
-    analysis::result(&carry_out(options, watch)?)
+    analysis::result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for DirtyOptions {
     type Planned = PlannedPass;
     type Config = SavedConfig;
     type Runner = Passes;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<SavedConfig> {
         let asked = Asked::new(&self.given, self.runs.runs).map_err(DirtyError::classified)?;

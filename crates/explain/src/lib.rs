@@ -24,7 +24,7 @@ mod spool;
 mod stands;
 pub mod versus;
 
-use crate::result::ExplainResult;
+use crate::result::{ExplainResult, Finding};
 use std::path::{Path, PathBuf};
 
 /// What to explain.
@@ -139,25 +139,18 @@ pub fn explain(files: &[PathBuf], options: &Options) -> Result<ExplainResult, Ex
     if let Some((comm, names)) = detect::nobody(&view) {
         return Err(ExplainError::NoThread { comm, names });
     }
-    let mut result = told(&known, &view);
-    // A main thread that naps while its workers, whom nothing ties to it, wait: they are the answer.
-    if let Some(comm) = options.comm.as_deref().filter(|_| diagnose::only_idles(&view)) {
-        let all = Options { comm: None, ..options.clone() };
-        let mut of_all = told(&known, &known.view(&all));
-        of_all.warnings.push(format!(
-            "--comm {comm}: these threads wait for no others in the trace; the findings are about all threads"
-        ));
-        of_all.findings.extend(std::mem::take(&mut result.findings));
-        of_all.findings.truncate(diagnose::MOST);
-        result = of_all;
-    }
+    let (findings, idles) = diagnose::diagnosed(&view);
+    let mut result = match options.comm.as_deref().filter(|_| idles) {
+        Some(comm) => beyond_comm(&known, options, comm, findings),
+        None => told(&known, &view, findings),
+    };
     if let Some(twin) = &options.vs {
         let alone = Options { vs: None, ..options.clone() };
         let known = read(std::slice::from_ref(twin), &alone)?;
         let before = known.view(&alone);
         let alone = std::mem::take(&mut result.findings);
         result.findings = versus::findings(view, &before, alone);
-        contrast::contrast(&mut result, &told(&known, &before));
+        contrast::contrast(&mut result, &told(&known, &before, diagnose::findings(&before)));
     }
     Ok(result)
 }
@@ -168,14 +161,28 @@ impl Known {
     }
 }
 
-fn told(known: &Known, view: &detect::View<'_>) -> ExplainResult {
+/// A main thread that naps while its workers, whom nothing ties to it, wait: what all threads do is the
+/// answer, and then what that one does.
+fn beyond_comm(known: &Known, options: &Options, comm: &str, own: Vec<Finding>) -> ExplainResult {
+    let all = Options { comm: None, ..options.clone() };
+    let view = known.view(&all);
+    let mut result = told(known, &view, diagnose::findings(&view));
+    result.warnings.push(format!(
+        "--comm {comm}: these threads wait for no others in the trace; the findings are about all threads"
+    ));
+    result.findings.extend(own);
+    result.findings.truncate(diagnose::MOST);
+    result
+}
+
+fn told(known: &Known, view: &detect::View<'_>, findings: Vec<Finding>) -> ExplainResult {
     let Known { evidence, sources, clocks } = known;
     let mut result = ExplainResult {
         files: described(sources, clocks),
         duration_s: view.seconds(evidence.span()),
         followed: detect::followed(view),
         vcpus: view.vcpus(),
-        findings: diagnose::findings(view),
+        findings,
         warnings: Vec::new(),
         ..ExplainResult::default()
     };

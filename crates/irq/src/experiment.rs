@@ -32,21 +32,13 @@ pub struct IrqOptions {
 /// # Errors
 /// A question that makes no sense, a host that can't do it, an interruption.
 pub fn measure(options: &IrqOptions, watch: &mut Watch<'_>) -> Result<IrqResult> {
-    result(&carry_out(options, watch)?)
+    result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for IrqOptions {
     type Planned = IrqPlanned;
     type Config = SavedConfig;
     type Runner = Committer;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<SavedConfig> {
         Ok(SavedConfig { asked: self.asked.clone(), found: Found::default() })

@@ -20,10 +20,14 @@ pub(crate) fn in_blocks(
     seed: u64,
     level: impl Fn(&Slot) -> WatchLevel,
 ) -> Vec<PlannedRun> {
-    let slots = vmeter_stats::plan(machines, warmups as usize, runs as usize, seed);
-    let planned =
+    planned(vmeter_stats::plan(machines, warmups as usize, runs as usize, seed), level)
+}
+
+/// The runs of these slots, each watched as `level` says.
+pub(crate) fn planned(slots: Vec<Slot>, level: impl Fn(&Slot) -> WatchLevel) -> Vec<PlannedRun> {
+    let run =
         |slot: Slot| PlannedRun { machine: slot.machine, warmup: slot.warmup, watch: level(&slot) };
-    slots.into_iter().map(planned).collect()
+    slots.into_iter().map(run).collect()
 }
 
 /// Block of each measured run of a plan, by its number: the nth run of a machine is in block n,

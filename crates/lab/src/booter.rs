@@ -10,7 +10,7 @@ use vmeter_machine::backends::mock;
 use vmeter_machine::backends::mock::play::Scene;
 use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
-use vmeter_model::run::{Outcome, SessionMachine};
+use vmeter_model::run::{Outcome, SessionMachine, SessionRecord};
 use vmeter_model::RunRecord;
 use vmeter_record::recorder::Context;
 use vmeter_record::run::Request;
@@ -29,6 +29,9 @@ pub struct Recorder {
     pub pin: Vec<usize>,
 }
 
+/// Machines as a session saves them, and what boots them.
+pub(crate) type Ready = (Vec<SessionMachine>, Boots<Recorder>);
+
 impl Recorder {
     /// The recorder for machines that were prepared, on the CPUs of a list such as `0,2-3`.
     ///
@@ -38,9 +41,13 @@ impl Recorder {
         Ok(Recorder { machines, cache: cache_dir()?, pin: pinned(pin)? })
     }
 
-    /// The machines, as a session saves them, and what boots them.
-    pub(crate) fn ready(self) -> (Vec<SessionMachine>, Boots<Self>) {
-        (self.machines.iter().map(|one| one.session.clone()).collect(), Boots(self))
+    /// As [`Recorder::of`], on the CPUs of a session.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn ready(machines: Vec<Prepared>, record: &SessionRecord) -> Result<Ready> {
+        let described = machines.iter().map(|one| one.session.clone()).collect();
+        Ok((described, Boots(Recorder::of(machines, record.pin.as_deref())?)))
     }
 }
 

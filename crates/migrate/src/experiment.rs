@@ -22,7 +22,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::{cache_dir, carry_out, pinned, Given, Measurement};
 use vmeter_session::{Answer, Experiment, RunRequest, Runner, Shardable, Views};
-use vmeter_session::{RunOptions, Session, Watch};
+use vmeter_session::{Session, Watch};
 
 /// Its name.
 const KIND: &str = "migrate";
@@ -35,21 +35,13 @@ const TSC_WINDOW_NS: i64 = 50_000_000;
 /// A machine that cannot be made or does not start, a folder that cannot be written, an
 /// interruption (finished runs are saved).
 pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<MigrateResult> {
-    summary::result(&carry_out(options, watch)?)
+    summary::result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for MigrateOptions {
     type Planned = PlannedMigration;
     type Config = Asked;
     type Runner = Migrations;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<Asked> {
         Ok(Asked::of(self))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Action = Box<dyn Fn() + Send>;
 
@@ -97,11 +97,11 @@ impl Interrupt {
     /// True once a signal has come, or comes soon: the Ctrl-C that ended the work's programs may
     /// not have reached vmeter yet.
     fn is_raised_soon(&self) -> bool {
-        let begin = Instant::now();
-        while !self.is_raised() && begin.elapsed() < SOON {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.is_raised()
+        let (say, told) = sync_channel(1);
+        let _during = self.during(move || {
+            let _ = say.try_send(());
+        });
+        told.recv_timeout(SOON).is_ok()
     }
 
     /// As if a signal had come.

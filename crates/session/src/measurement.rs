@@ -26,12 +26,6 @@ pub trait Measurement {
     /// Carries out the runs of the machines that were prepared.
     type Runner: Runner<Self::Planned>;
 
-    /// The name of the experiment.
-    fn kind(&self) -> &'static str;
-
-    /// How runs are repeated.
-    fn options(&self) -> &RunOptions;
-
     /// The configuration of a session that begins.
     ///
     /// # Errors
@@ -93,14 +87,18 @@ pub trait Measurement {
     }
 }
 
-/// Begins or resumes a session, and runs it to its end.
+/// Begins or resumes a session of `kind`, and runs it to its end; `options` say how runs are repeated.
 ///
 /// # Errors
 /// As the methods of [`Measurement`]; options that differ from those of the session that is
 /// resumed; a folder that cannot be written; an interruption (finished runs are saved).
-pub fn carry_out<M: Measurement>(asked: &M, watch: &mut Watch<'_>) -> Result<Session<M::Planned>> {
-    let options = asked.options();
-    let saved = resumed(asked.kind(), options, watch, |session, given| {
+pub fn carry_out<M: Measurement>(
+    kind: &str,
+    options: &RunOptions,
+    asked: &M,
+    watch: &mut Watch<'_>,
+) -> Result<Session<M::Planned>> {
+    let saved = resumed(kind, options, watch, |session, given| {
         asked.note_given(&session.asked()?, given);
         Ok(())
     })?;
@@ -118,7 +116,7 @@ pub fn carry_out<M: Measurement>(asked: &M, watch: &mut Watch<'_>) -> Result<Ses
             session.dir.display()
         )));
     }
-    let begun = saved.as_ref().map_or_else(|| record(asked.kind(), options), |s| s.record.clone());
+    let begun = saved.as_ref().map_or_else(|| record(kind, options), |s| s.record.clone());
     let (machines, mut runner) = asked.prepare(&mut config, &begun, watch)?;
     if let Some(session) = &saved {
         identity::check_provenance(&session.dir, &session.record, &machines)?;

@@ -85,17 +85,20 @@ impl Told {
 
 /// Everything that stands out, worst first.
 pub fn findings(view: &View<'_>) -> Vec<Finding> {
+    diagnosed(view).0
+}
+
+/// Everything that stands out, worst first; and whether the threads of `--comm` only compute or sleep
+/// by themselves, and not in a loop.
+pub fn diagnosed(view: &View<'_>) -> (Vec<Finding>, bool) {
     let told = all(view);
+    let idles =
+        view.comm().is_some() && told.iter().all(|told| told.candidate.aside == Aside::Last);
     let mut findings: Vec<Finding> =
         told.into_iter().map(|told| rank::finding(view, told.candidate)).collect();
     rank::sort(&mut findings);
     findings.truncate(MOST);
-    findings
-}
-
-/// True if the threads of `--comm` only compute or sleep by themselves, and not in a loop.
-pub fn only_idles(view: &View<'_>) -> bool {
-    view.comm().is_some() && all(view).iter().all(|told| told.candidate.aside == Aside::Last)
+    (findings, idles)
 }
 
 fn all(view: &View<'_>) -> Vec<Told> {

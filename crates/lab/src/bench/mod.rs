@@ -3,7 +3,7 @@
 pub mod report;
 
 use crate::blocks::{blocks, in_blocks, runs_each, ByBlock};
-use crate::booter::Recorder;
+use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::compare::{against_the_first, needed_runs, too_few, Compared, Sampled};
 use crate::ends::Ends;
@@ -74,21 +74,13 @@ pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<BenchResul
     if options.detect.is_some() && options.machines.len() < 2 && options.runs.resume.is_none() {
         return Err(usage("--detect: a difference to what? --vs SPEC, another machine"));
     }
-    result(&carry_out(options, watch)?)
+    result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for BenchOptions {
     type Planned = PlannedRun;
     type Config = Config;
     type Runner = Boots<Recorder>;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<Config> {
         distinct(&self.machines)?;
@@ -110,7 +102,7 @@ impl Measurement for BenchOptions {
         config: &mut Config,
         record: &SessionRecord,
         _: &mut Watch<'_>,
-    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+    ) -> Result<Ready> {
         let saved = record.machines.iter().map(|m| (m.label.clone(), m.spec.clone()));
         let machines = match record.machines.is_empty() {
             true => config.machines.clone(),
@@ -125,7 +117,7 @@ impl Measurement for BenchOptions {
             })
         };
         let prepared: Result<Vec<Prepared>> = machines.iter().map(one).collect();
-        Recorder::of(prepared?, record.pin.as_deref()).map(Recorder::ready)
+        Recorder::ready(prepared?, record)
     }
 
     fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {

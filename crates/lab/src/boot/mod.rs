@@ -8,7 +8,7 @@ pub mod report;
 mod result;
 
 use crate::blocks::runs_each;
-use crate::booter::Recorder;
+use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::looks::Repeats;
 use crate::prepare::{prepare, Prepared};
@@ -21,7 +21,7 @@ pub use result::{marked, result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::result::BootResult;
-use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{Outcome, PlannedRun, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
@@ -72,21 +72,13 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> 
     if options.detect.is_some() && options.baseline.is_none() && options.runs.resume.is_none() {
         return Err(usage("--detect: a difference to what? --baseline DIR, a saved session"));
     }
-    result(&carry_out(options, watch)?)
+    result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for BootOptions {
     type Planned = PlannedRun;
     type Config = Config;
     type Runner = Boots<Recorder>;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<Config> {
         Ok(Config {
@@ -117,7 +109,7 @@ impl Measurement for BootOptions {
         config: &mut Config,
         record: &SessionRecord,
         watch: &mut Watch<'_>,
-    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+    ) -> Result<Ready> {
         let first = record.machines.first();
         let (label, spec) =
             first.map_or((LABELS[0], &config.spec), |m| (m.label.as_str(), &m.spec));
@@ -128,7 +120,7 @@ impl Measurement for BootOptions {
                 "--detect: the baseline's machine takes turns with this one, and cannot be booted",
             ));
         }
-        Recorder::of(prepared, record.pin.as_deref()).map(Recorder::ready)
+        Recorder::ready(prepared, record)
     }
 
     fn plan(

@@ -11,7 +11,7 @@ mod plan;
 pub mod report;
 mod result;
 
-use crate::booter::Recorder;
+use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
@@ -24,7 +24,7 @@ pub use result::result;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::findings::{FindingsResult, PlannedFinding};
-use vmeter_model::run::{Outcome, PlannedRun, SessionMachine, SessionRecord};
+use vmeter_model::run::{Outcome, PlannedRun, SessionRecord};
 use vmeter_model::{FindingVerdict, MachineSpec};
 use vmeter_render::quantity::plural;
 use vmeter_render::Report;
@@ -95,21 +95,13 @@ pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
 /// # Errors
 /// An id or a machine that is not valid, a host that can't boot it, an interruption.
 pub fn findings(options: &FindingsOptions, watch: &mut Watch<'_>) -> Result<FindingsResult> {
-    result(&carry_out(options, watch)?)
+    result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for FindingsOptions {
     type Planned = PlannedRun;
     type Config = Config;
     type Runner = Boots<Recorder>;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<Config> {
         Ok(Config {
@@ -139,14 +131,14 @@ impl Measurement for FindingsOptions {
         config: &mut Config,
         record: &SessionRecord,
         watch: &mut Watch<'_>,
-    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+    ) -> Result<Ready> {
         let machines = match record.machines.as_slice() {
             [] => chosen_machines(config, &self.runs, watch)?,
             saved => saved.iter().map(|m| (m.label.clone(), m.spec.clone())).collect(),
         };
         let prepared = machines.iter().map(|(label, spec)| one(label, spec));
         let prepared = prepared.collect::<Result<Vec<_>>>()?;
-        Recorder::of(prepared, record.pin.as_deref()).map(Recorder::ready)
+        Recorder::ready(prepared, record)
     }
 
     fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {

@@ -5,6 +5,7 @@ use super::change::changed;
 use super::consoles;
 use super::kitchen::Kitchen;
 use super::own::{self, OwnMachine};
+use crate::blocks::in_blocks;
 use std::path::Path;
 use vmeter_machine::backend::Machine;
 use vmeter_model::findings::{PlannedContrast, PlannedFinding};
@@ -197,8 +198,7 @@ pub(crate) fn runs(
     seed: u64,
 ) -> Vec<PlannedRun> {
     let watch = WatchLevel::Light;
-    let slots = vmeter_stats::plan(timed, warmups as usize, runs as usize, seed);
-    let blocks = slots.iter().map(|s| PlannedRun { machine: s.machine, warmup: s.warmup, watch });
-    let once = (timed..timed + exact).map(|machine| PlannedRun { machine, warmup: false, watch });
-    blocks.chain(once).collect()
+    let mut all = in_blocks(timed, (warmups, runs), seed, |_| watch);
+    all.extend((timed..timed + exact).map(|machine| PlannedRun { machine, warmup: false, watch }));
+    all
 }

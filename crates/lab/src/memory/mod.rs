@@ -17,7 +17,7 @@ pub use vmeter_record::sources::vmm_memory::Part;
 
 use crate::bench::distinct;
 use crate::blocks::in_blocks;
-use crate::booter::Recorder;
+use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::looks::Repeats;
 use crate::prepare::{prepare_with, Prepared};
@@ -27,7 +27,7 @@ use moments::{stages, wishes};
 use report::MemoryReport;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{PlannedRun, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
@@ -69,21 +69,13 @@ pub struct Config {
 /// # Errors
 /// A machine that is not valid or has no process, a host that can't boot it, an interruption.
 pub fn memory(options: &MemoryOptions, watch: &mut Watch<'_>) -> Result<MemoryResult> {
-    result(&carry_out(options, watch)?)
+    result(&carry_out(KIND, &options.runs, options, watch)?)
 }
 
 impl Measurement for MemoryOptions {
     type Planned = PlannedRun;
     type Config = Config;
     type Runner = Boots<Recorder>;
-
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
 
     fn config(&self) -> Result<Config> {
         Ok(Config {
@@ -110,9 +102,9 @@ impl Measurement for MemoryOptions {
         config: &mut Config,
         record: &SessionRecord,
         _: &mut Watch<'_>,
-    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+    ) -> Result<Ready> {
         check(config)?;
-        Recorder::of(prepare_all(config)?, record.pin.as_deref()).map(Recorder::ready)
+        Recorder::ready(prepare_all(config)?, record)
     }
 
     fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {

@@ -5,11 +5,12 @@
 //! that gets to it.
 
 use super::RangeOptions;
+use crate::blocks;
 use crate::sweep::points::Plan;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use vmeter_model::range::{Commit, RangeRecord};
-use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord};
+use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::sweep::Settings;
 use vmeter_session::failure::usage;
@@ -38,11 +39,6 @@ pub(crate) fn cut(
         range.commits.iter().flat_map(|c| (1..=range.builds.max(1)).map(move |b| (c, b))).collect();
     let plan = Plan { of: all.len(), warmups: range.warmup as usize, runs };
     let (slots, parts) = plan.cut(options.runs.order(), shards, "commits")?;
-    let planned = |slot: vmeter_stats::Slot| PlannedRun {
-        machine: slot.machine,
-        warmup: slot.warmup,
-        watch: range.watch,
-    };
     let mut record = vmeter_session::record(super::KIND, &options.runs);
     record.machines = all
         .into_iter()
@@ -53,7 +49,7 @@ pub(crate) fn cut(
             ..SessionMachine::default()
         })
         .collect();
-    record.plan = slots.into_iter().map(planned).collect();
+    record.plan = blocks::planned(slots, |_| range.watch);
     Ok((record, parts))
 }
 

@@ -57,7 +57,7 @@ pub struct SweepOptions {
 /// A parameter or machine that is not valid, a host that can't boot it, a folder that
 /// can't be written, an interruption.
 pub fn sweep(options: &SweepOptions, watch: &mut Watch<'_>) -> Result<SweepResult> {
-    result(&carry_out(options, watch)?)
+    result(&carry_out(points::KIND, &options.runs, options, watch)?)
 }
 
 /// The points that were asked for.

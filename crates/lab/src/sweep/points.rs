@@ -2,8 +2,8 @@
 //! more machines than a bench does.
 
 use super::{points_of, SweepOptions};
-use crate::blocks::{in_blocks, runs_each};
-use crate::booter::Recorder;
+use crate::blocks::{in_blocks, planned, runs_each};
+use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::compare::{needed_runs, too_few};
 use crate::looks::Repeats;
@@ -12,12 +12,12 @@ use crate::sweep::parameters::Point;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::run::{PlannedRun, SessionRecord, WatchLevel};
 use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_session::failure::usage;
-use vmeter_session::{cache_dir, record, Given, Measurement, RunOptions, Watch};
+use vmeter_session::{cache_dir, record, Given, Measurement, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise or more are needed to compare
@@ -68,14 +68,6 @@ impl Measurement for SweepOptions {
     type Config = Config;
     type Runner = Boots<Recorder>;
 
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn options(&self) -> &RunOptions {
-        &self.runs
-    }
-
     fn config(&self) -> Result<Config> {
         Ok(Config::of(self, &points_of(self)?))
     }
@@ -97,7 +89,7 @@ impl Measurement for SweepOptions {
         config: &mut Config,
         record: &SessionRecord,
         watch: &mut Watch<'_>,
-    ) -> Result<(Vec<SessionMachine>, Boots<Recorder>)> {
+    ) -> Result<Ready> {
         let own = record.shard.as_ref().map(|own| own.shard);
         if !record.machines.is_empty() && self.runs.shard.is_some() && self.runs.shard != own {
             let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
@@ -116,7 +108,7 @@ impl Measurement for SweepOptions {
         if let Some(few) = few.filter(|_| !amounts.all_virtual) {
             watch.progress.warn(&few);
         }
-        Recorder::of(prepared, record.pin.as_deref()).map(Recorder::ready)
+        Recorder::ready(prepared, record)
     }
 
     fn plan(
@@ -178,7 +170,8 @@ fn lengthen(record: &mut SessionRecord, wanted: Vec<PlannedRun>, amounts: &Amoun
         return;
     }
     let more = (amounts.runs as usize - had) * record.machines.len();
-    record.plan.extend(wanted.into_iter().rev().take(more).collect::<Vec<_>>().into_iter().rev());
+    let known = wanted.len().saturating_sub(more);
+    record.plan.extend(wanted.into_iter().skip(known));
 }
 
 fn one(label: &str, spec: &MachineSpec, parameters: &Settings) -> Result<Prepared> {
@@ -246,12 +239,7 @@ fn sharded(
 ) -> Result<(Vec<PlannedRun>, Vec<ShardPlan>)> {
     let (warmups, runs) = (amounts.warmups as usize, amounts.runs as usize);
     let (slots, parts) = Plan { of: prepared.len(), warmups, runs }.cut(seed, shards, "points")?;
-    let planned = |slot: Slot| PlannedRun {
-        machine: slot.machine,
-        warmup: slot.warmup,
-        watch: amounts.level(&slot),
-    };
-    Ok((slots.into_iter().map(planned).collect(), parts))
+    Ok((planned(slots, |slot| amounts.level(slot)), parts))
 }
 
 /// How much is to be run, before it is cut.
