@@ -12,16 +12,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The sources and the vmeter that builds them.
-struct Kitchen {
+struct MachineBuilder {
     lab: Lab,
     sources: Sources,
 }
 
-impl Kitchen {
+impl MachineBuilder {
     fn new() -> Self {
         let lab = Lab::new();
         let sources = Sources::new(&lab);
-        Kitchen { lab, sources }
+        MachineBuilder { lab, sources }
     }
 
     fn command(&self) -> Command {
@@ -44,11 +44,11 @@ fn a_build_that_was_killed_goes_on_and_is_kept() {
     if !has_make() {
         return;
     }
-    let kitchen = Kitchen::new();
+    let builder = MachineBuilder::new();
     let mut child =
-        kitchen.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter runs");
+        builder.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("vmeter runs");
     let begun = Instant::now();
-    while kitchen.compiled().len() < 3 && begun.elapsed() < Duration::from_secs(60) {
+    while builder.compiled().len() < 3 && begun.elapsed() < Duration::from_secs(60) {
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -56,16 +56,16 @@ fn a_build_that_was_killed_goes_on_and_is_kept() {
     child.wait().expect("a child");
     // Its make is gone as well: nothing is compiled any more.
     std::thread::sleep(Duration::from_millis(600));
-    let before = kitchen.compiled();
+    let before = builder.compiled();
     std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(kitchen.compiled(), before, "make outlived its vmeter");
+    assert_eq!(builder.compiled(), before, "make outlived its vmeter");
     assert!((3..OBJECTS).contains(&before.len()), "{before:?}");
 
-    let built = kitchen.build();
+    let built = builder.build();
     assert_eq!(built.status, 0, "{}", built.stderr);
     assert!(built.stderr.contains("going on in"), "{}", built.stderr);
     assert!(built.stderr.contains("(2 makes)"), "{}", built.stderr);
-    let mut all = kitchen.compiled();
+    let mut all = builder.compiled();
     assert!(all.len() <= OBJECTS + 1, "only what was being compiled is compiled again: {all:?}");
     all.sort();
     all.dedup();
@@ -79,13 +79,13 @@ fn a_build_that_was_killed_goes_on_and_is_kept() {
     let config = fs::read_to_string(folder.join("config")).expect("its configuration");
     assert!(config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF=y"), "{config}");
 
-    let compiled = kitchen.compiled().len();
-    let again = kitchen.build();
+    let compiled = builder.compiled().len();
+    let again = builder.build();
     assert_eq!((again.status, &again.stdout), (0, &built.stdout), "{}", again.stderr);
     assert!(again.stderr.contains("there already"), "{}", again.stderr);
-    assert_eq!(kitchen.compiled().len(), compiled, "nothing is compiled for it");
-    let mut list = kitchen.lab.command(&["kernel", "list"]);
-    let list = list.env("XDG_CACHE_HOME", kitchen.lab.path("cache")).output().expect("a list");
+    assert_eq!(builder.compiled().len(), compiled, "nothing is compiled for it");
+    let mut list = builder.lab.command(&["kernel", "list"]);
+    let list = list.env("XDG_CACHE_HOME", builder.lab.path("cache")).output().expect("a list");
     assert!(String::from_utf8_lossy(&list.stdout).contains(release));
 }
 
@@ -94,21 +94,21 @@ fn what_is_missing_or_wrong_is_said_before_anything_is_compiled() {
     if !has_make() {
         return;
     }
-    let kitchen = Kitchen::new();
+    let builder = MachineBuilder::new();
     let broken = MAKEFILE.replace("cp $(KCONFIG_ALLCONFIG)", "grep -v BTF $(KCONFIG_ALLCONFIG) >");
-    fs::write(kitchen.sources.folder.join("Makefile"), broken).expect("a file");
-    let refused = kitchen.build();
+    fs::write(builder.sources.folder.join("Makefile"), broken).expect("a file");
+    let refused = builder.build();
     assert_eq!(refused.status, 3, "{}", refused.stderr);
     assert!(
         refused.stderr.contains("CONFIG_DEBUG_INFO_BTF (y was asked for"),
         "{}",
         refused.stderr
     );
-    fs::remove_file(kitchen.sources.folder.join("Kconfig")).expect("a file");
-    let none = kitchen.build();
+    fs::remove_file(builder.sources.folder.join("Kconfig")).expect("a file");
+    let none = builder.build();
     assert!(none.stderr.contains("expected a kernel's sources"), "{}", none.stderr);
-    assert!(kitchen.compiled().is_empty());
-    let custom = kitchen.lab.run(&["kernel", "build", "--config", "custom"]);
+    assert!(builder.compiled().is_empty());
+    let custom = builder.lab.run(&["kernel", "build", "--config", "custom"]);
     assert_eq!(custom.status, 2);
     assert!(custom.stderr.contains("--from"), "{}", custom.stderr);
 }

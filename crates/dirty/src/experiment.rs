@@ -2,7 +2,7 @@
 //! result.
 
 use crate::analysis;
-use crate::asked::{Asked, Given, SavedConfig};
+use crate::config::{CliOptions, Config, SavedConfig};
 use crate::harness::{self, none_of};
 use crate::layout::Layout;
 use crate::memory;
@@ -19,7 +19,7 @@ use std::path::Path;
 use vmeter_model::run::{RunHead, SessionMachine, SessionRecord};
 use vmeter_render::Report;
 use vmeter_session::failure::{class, Class};
-use vmeter_session::{carry_out, host, pinned, Given as GivenBeside, Measurement};
+use vmeter_session::{carry_out, host, pinned, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "dirty";
@@ -28,7 +28,7 @@ const KIND: &str = "dirty";
 #[derive(Debug)]
 pub struct DirtyOptions {
     /// What was typed.
-    pub given: Given,
+    pub given: CliOptions,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -49,7 +49,7 @@ impl Measurement for DirtyOptions {
     type Runner = Passes;
 
     fn config(&self) -> Result<SavedConfig> {
-        let asked = Asked::new(&self.given, self.runs.runs).map_err(DirtyError::classified)?;
+        let asked = Config::new(&self.given, self.runs.runs).map_err(DirtyError::classified)?;
         let budget_bytes = asked.memory.map_or_else(memory::budget, |mib| mib << 20);
         let layout = asked.fitted(budget_bytes).map_err(DirtyError::classified)?;
         if !asked.vms.is_empty() {
@@ -60,7 +60,7 @@ impl Measurement for DirtyOptions {
         Ok(SavedConfig { asked, budget_bytes, buffer_bytes, skipped })
     }
 
-    fn note_given(&self, begun: &SavedConfig, given: &mut GivenBeside) {
+    fn note_given(&self, begun: &SavedConfig, given: &mut ResumeOverrides) {
         given.fields(&self.given, &begun.asked);
         let fewer = self.runs.runs.filter(|runs| *runs < begun.asked.passes);
         given.option("--runs", fewer, begun.asked.passes);
@@ -142,7 +142,7 @@ impl Measurement for DirtyOptions {
 }
 
 /// What the guests of a session write to, and where.
-fn workload(asked: &Asked, layout: &Layout, seed: u64) -> Workload {
+fn workload(asked: &Config, layout: &Layout, seed: u64) -> Workload {
     let bytes = asked.buffer_bytes(layout.scale);
     Workload::new(asked.workload, layout, bytes, asked.share(), seed)
 }

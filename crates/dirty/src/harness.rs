@@ -1,8 +1,8 @@
 //! The guests of a session and what they run on. They share their memory and stay alive from
 //! one run to the next; a process that goes on with a session makes them anew.
 
-use crate::asked::Asked;
 use crate::clock::Calibration;
+use crate::config::Config;
 use crate::layout::Layout;
 use crate::memory;
 use crate::placement::Placement;
@@ -54,7 +54,7 @@ fn go_on(watch: &Watch<'_>) -> Result<(), DirtyError> {
 
 /// Asks what can be asked without a guest: /dev/kvm must run it natively, and have a tracker.
 /// Returns the trackers that it has not got.
-pub(crate) fn not_here(asked: &Asked) -> Result<Vec<DirtySkipped>, DirtyError> {
+pub(crate) fn not_here(asked: &Config) -> Result<Vec<DirtySkipped>, DirtyError> {
     native(asked.ring)?;
     let mut skipped = Vec::new();
     for &tracker in &asked.tracker {
@@ -74,7 +74,7 @@ impl Harness {
     /// # Errors
     /// /dev/kvm is missing or runs no guest code natively; no tracker is to be had.
     pub(crate) fn new(
-        asked: &Asked,
+        asked: &Config,
         layout: &Layout,
         load: &Workload,
         trackers: &[TrackerKind],

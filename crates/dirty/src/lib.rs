@@ -18,10 +18,10 @@
 
 mod advice;
 mod analysis;
-mod asked;
 mod bitmaps;
 mod check;
 mod clock;
+mod config;
 mod counts;
 mod error;
 mod experiment;
@@ -44,7 +44,7 @@ mod tests;
 mod together;
 mod workload;
 
-pub use asked::Given;
+pub use config::CliOptions;
 pub use error::DirtyError;
 pub use experiment::{measure, DirtyOptions, Kind};
 pub use layout::{Layout, SlotPlan, PAGE};

@@ -1,8 +1,8 @@
 //! One run: a guest writes, its tracker tells, its bitmaps are harvested.
 
-use crate::asked::SavedConfig;
 use crate::bitmaps::Harvested;
 use crate::check::{expected, in_memory, whole, Check};
+use crate::config::SavedConfig;
 use crate::frames::Frames;
 use crate::harness::Harness;
 use crate::layout::Layout;
@@ -306,7 +306,7 @@ impl Runner<PlannedPass> for Passes {
         Ok(DataRun { head: request.head(begin, total_ns), data })
     }
 
-    fn said(&self, run: &Self::Run) -> String {
+    fn summary(&self, run: &Self::Run) -> String {
         if !run.data.together.is_empty() {
             let slowest = run.data.together.iter().map(|one| one.collect_nanoseconds);
             let slowest = slowest.fold(0.0, f64::max);

@@ -9,7 +9,7 @@ use crate::result::DirtyResult;
 use crate::source::TrackerKind;
 use crate::station::{missing, Setting, TrackedGuest};
 use crate::workload::{Kind, Page};
-use crate::{measure, DirtyError, DirtyOptions, Given};
+use crate::{measure, CliOptions, DirtyError, DirtyOptions};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use vmeter_dirty_switch::StrategyKind;
@@ -160,7 +160,7 @@ fn a_slot_is_removed_while_it_is_harvested() {
 }
 
 /// Measures into a folder that is gone afterwards.
-fn measured(given: &Given, passes: Option<u32>, stop: bool) -> anyhow::Result<DirtyResult> {
+fn measured(given: &CliOptions, passes: Option<u32>, stop: bool) -> anyhow::Result<DirtyResult> {
     let folder = tempfile::tempdir().unwrap();
     let interrupt = Interrupt::default();
     if stop {
@@ -175,12 +175,12 @@ fn measured(given: &Given, passes: Option<u32>, stop: bool) -> anyhow::Result<Di
 #[test]
 fn all_trackers_agree_bit_for_bit_on_the_same_random_workload() {
     with_kvm(|| {
-        let given = Given {
+        let given = CliOptions {
             workload: Some(Kind::Random),
             slots: Some(Layout::parse(TWO_SLOTS, "test").unwrap()),
             dirty: Some(30.0),
             ring_entries: Some(256),
-            ..Given::default()
+            ..CliOptions::default()
         };
         let result = measured(&given, Some(3), false).unwrap();
         assert!(result.verified, "{:?}", result.mismatches);
@@ -200,25 +200,25 @@ fn all_trackers_agree_bit_for_bit_on_the_same_random_workload() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let refused = |given: Given, passes: Option<u32>| {
+    let refused = |given: CliOptions, passes: Option<u32>| {
         let error = measured(&given, passes, false).unwrap_err();
         (class(&error).status(), error.to_string())
     };
     for (given, passes, named) in [
-        (Given { tracker: Some(vec![]), ..Given::default() }, None, "no tracker"),
-        (Given { dirty: Some(150.0), ..Given::default() }, None, "percent"),
-        (Given { ring_entries: Some(1000), ..Given::default() }, None, "power of two"),
-        (Given::default(), Some(0), "passes"),
+        (CliOptions { tracker: Some(vec![]), ..CliOptions::default() }, None, "no tracker"),
+        (CliOptions { dirty: Some(150.0), ..CliOptions::default() }, None, "percent"),
+        (CliOptions { ring_entries: Some(1000), ..CliOptions::default() }, None, "power of two"),
+        (CliOptions::default(), Some(0), "passes"),
     ] {
         let (status, text) = refused(given, passes);
         assert!(status == 2 && text.contains(named), "{status}: {text}");
     }
     with_kvm(|| {
-        let (status, text) = refused(Given { ring: Some(2), ..Given::default() }, None);
+        let (status, text) = refused(CliOptions { ring: Some(2), ..CliOptions::default() }, None);
         assert!(status == 2 && text.contains("ring 2"), "{status}: {text}");
-        let stopped = measured(&Given::default(), None, true).unwrap_err();
+        let stopped = measured(&CliOptions::default(), None, true).unwrap_err();
         assert_eq!(class(&stopped).status(), 130, "{stopped}");
-        let (status, text) = refused(Given { memory: Some(1), ..Given::default() }, None);
+        let (status, text) = refused(CliOptions { memory: Some(1), ..CliOptions::default() }, None);
         assert!(status == 3 && text.contains("--slots"), "{status}: {text}");
     });
 }

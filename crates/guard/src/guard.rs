@@ -4,7 +4,7 @@
 //! sent to vmeter's does not reach it, and under a name of its own, so that what is sent to
 //! every vmeter does not either. It waits for one byte, sleeping: an end without it is a death.
 
-use crate::leavings::{clear, Leavings};
+use crate::leftovers::{clear, Leavings};
 use crate::Whose;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

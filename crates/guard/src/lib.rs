@@ -9,10 +9,10 @@
 
 mod files;
 pub mod guard;
-mod leavings;
+mod leftovers;
 mod processes;
 
-pub use leavings::{Leaving, Leavings};
+pub use leftovers::{Leaving, Leavings};
 
 use vmeter_base::owner::Owner;
 

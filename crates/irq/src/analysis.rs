@@ -1,6 +1,6 @@
 //! From a session's runs to its result: the path of a live session and of a saved one.
 
-use crate::asked::{Asked, FitRange, SavedConfig};
+use crate::config::{Config, FitRange, SavedConfig};
 use crate::data::{Data, Delivered, Enabled, Traced};
 use crate::plan::{vfs_at_limit, IrqPlanned, Purpose};
 use crate::result::{IrqAnatomy, IrqDelivery, IrqFit, IrqResult, IrqRun, IrqSetup};
@@ -108,7 +108,7 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
     }
     result.anatomy = anatomy(strategies, &measured, &mut result.warnings);
     result.fit = fits(&kept, &measured);
-    if let Asked::Vm(options) = &kept.asked {
+    if let Config::Vm(options) = &kept.asked {
         let planned = plan.iter().any(|run| matches!(run.purpose, Purpose::Growth { .. }));
         if options.fit != FitRange::None && !planned {
             result.warnings.push(format!(
@@ -124,8 +124,8 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
 fn setup(kept: &SavedConfig, seed: u64) -> IrqSetup {
     let (runs, warmup) = kept.asked.rounds();
     let (vcpus, busy_cpus, running_vcpus, devices) = match &kept.asked {
-        Asked::Vm(o) => (o.vcpus, o.busy_cpus, o.running_vcpus, Vec::new()),
-        Asked::Vfio(o) => {
+        Config::Vm(o) => (o.vcpus, o.busy_cpus, o.running_vcpus, Vec::new()),
+        Config::Vfio(o) => {
             let devices = o.devices.iter().map(ToString::to_string).collect();
             (o.vcpus, o.busy_cpus, o.running_vcpus, devices)
         }
@@ -206,7 +206,7 @@ fn anatomy(
 }
 
 fn fits(kept: &SavedConfig, measured: &Measured) -> Vec<IrqFit> {
-    let Asked::Vm(options) = &kept.asked else { return Vec::new() };
+    let Config::Vm(options) = &kept.asked else { return Vec::new() };
     let limit = vfs_at_limit(options, kept.found.free_routes);
     let one = |(strategy, sizes): (&usize, &BTreeMap<usize, Vec<Enabled>>)| {
         let points = sizes
@@ -223,7 +223,7 @@ fn fits(kept: &SavedConfig, measured: &Measured) -> Vec<IrqFit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::asked::{Found, Options};
+    use crate::config::{Found, Options};
     use crate::data::Stalled;
     use crate::plan::plan;
     use crate::report::IrqReport;
@@ -238,7 +238,7 @@ mod tests {
     fn kept() -> SavedConfig {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
         let names = strategies.iter().map(|s| (*s).into()).collect();
-        let asked = Asked::Vm(Options {
+        let asked = Config::Vm(Options {
             vfs: 2,
             vectors: 20,
             vcpus: 2,

@@ -1,8 +1,8 @@
 //! What runs are carried out with: VMs without devices ([`Bench`]), or devices.
 
 use crate::anatomy;
-use crate::asked::Found;
 use crate::bench::{run_once, Bench};
+use crate::config::Found;
 use crate::data::Data;
 use crate::error::IrqError;
 use crate::plan::{IrqPlanned, Purpose};

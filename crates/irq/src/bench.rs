@@ -1,7 +1,7 @@
 //! The harness: fresh VMs with devices, enabled under the conditions that were asked for.
 //! The rounds, the fit and the trace of a commit are all built on it.
 
-use crate::asked::{Limit, Options};
+use crate::config::{Limit, Options};
 use crate::data::{ns, Delivered, Enabled, Stalled};
 use crate::error::IrqError;
 use crate::guest::{target, Guest};

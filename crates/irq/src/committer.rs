@@ -6,8 +6,8 @@
 //! middle of is left to it, and to the end of the process.
 
 use crate::apparatus::Apparatus;
-use crate::asked::{Asked, Found};
 use crate::bench::Bench;
+use crate::config::{Config, Found};
 use crate::data::Data;
 use crate::error::IrqError;
 use crate::plan::IrqPlanned;
@@ -63,7 +63,7 @@ impl Committer {
     /// # Errors
     /// As [`IrqError`] says.
     pub(crate) fn start(
-        asked: Asked,
+        asked: Config,
         pin: Option<CpuList>,
         before: Option<Found>,
     ) -> Result<(Self, Found), IrqError> {
@@ -71,8 +71,8 @@ impl Committer {
         let (news, heard) = channel();
         let own = news.clone();
         let body = move || match &asked {
-            Asked::Vm(options) => work(Bench::new(options, pin.as_ref()), &to_do, &own),
-            Asked::Vfio(options) => {
+            Config::Vm(options) => work(Bench::new(options, pin.as_ref()), &to_do, &own),
+            Config::Vfio(options) => {
                 work(Lab::new(options, pin.as_ref(), before.as_ref()), &to_do, &own);
             }
         };
@@ -137,7 +137,7 @@ impl Runner<IrqPlanned> for Committer {
         Ok(DataRun { head: request.head(begin, total_ns), data })
     }
 
-    fn said(&self, run: &DataRun<Data>) -> String {
+    fn summary(&self, run: &DataRun<Data>) -> String {
         match &run.data {
             Data::Delivered(d) => format!("{} of {} arrived", d.arrived, d.raised),
             Data::NotTraced(why) => format!("not traced: {why}"),

@@ -1,8 +1,8 @@
 //! A session: begun or gone on with, carried out, analysed.
 
 use crate::analysis::result;
-use crate::asked::{Asked, Found, SavedConfig};
 use crate::committer::Committer;
+use crate::config::{Config, Found, SavedConfig};
 use crate::plan::{plan, IrqPlanned};
 use crate::report::IrqReport;
 use crate::result::{IrqDelivery, IrqResult};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_render::Report;
-use vmeter_session::{carry_out, host, pinned, Given, Measurement};
+use vmeter_session::{carry_out, host, pinned, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "irq";
@@ -20,8 +20,8 @@ const KIND: &str = "irq";
 #[derive(Debug)]
 pub struct IrqOptions {
     /// What is asked, defaults filled in.
-    pub asked: Asked,
-    /// The options that were given, under the names that [`Asked`] has on disk.
+    pub asked: Config,
+    /// The options that were given, under the names that [`Config`] has on disk.
     pub given: serde_json::Value,
     /// How runs are repeated.
     pub runs: RunOptions,
@@ -44,7 +44,7 @@ impl Measurement for IrqOptions {
         Ok(SavedConfig { asked: self.asked.clone(), found: Found::default() })
     }
 
-    fn note_given(&self, begun: &SavedConfig, given: &mut Given) {
+    fn note_given(&self, begun: &SavedConfig, given: &mut ResumeOverrides) {
         given.fields(&self.given, begun);
     }
 

@@ -19,9 +19,9 @@
 mod analysis;
 mod anatomy;
 mod apparatus;
-mod asked;
 mod bench;
 mod committer;
+mod config;
 mod data;
 mod error;
 mod experiment;
@@ -37,7 +37,7 @@ mod together;
 mod totals;
 pub mod vfio;
 
-pub use asked::{Asked, FitRange, Options};
+pub use config::{Config, FitRange, Options};
 pub use error::IrqError;
 pub use experiment::{measure, IrqOptions, Kind};
 pub use msi_routes::{Strategy, UnknownStrategy};

@@ -1,6 +1,6 @@
 //! The runs of a session, in their order.
 
-use crate::asked::{Asked, FitRange, Options, SavedConfig};
+use crate::config::{Config, FitRange, Options, SavedConfig};
 use crate::error::IrqError;
 use crate::strategy::IrqStrategy;
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,7 @@ pub(crate) fn plan(
         strategy: slot.machine,
         purpose: Purpose::Round { round: slot.block },
     }));
-    let Asked::Vm(options) = &kept.asked else { return (machines, runs) };
+    let Config::Vm(options) = &kept.asked else { return (machines, runs) };
     if !options.no_trace {
         runs.extend(once(Purpose::Trace));
     }
@@ -190,14 +190,14 @@ pub(crate) fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::asked::Found;
+    use crate::config::Found;
     use msi_routes::Strategy;
     use proptest::prelude::*;
 
     fn kept(vfs: usize, vectors: usize, fit: FitRange) -> SavedConfig {
         let strategies = vec![Strategy::PerVector, Strategy::PerVm];
         let names = strategies.iter().map(|s| (*s).into()).collect();
-        let asked = Asked::Vm(Options {
+        let asked = Config::Vm(Options {
             vfs,
             vectors,
             vcpus: 2,

@@ -1,7 +1,7 @@
 //! Runs that are boots: what the executor of sessions needs to know of them.
 
+use crate::phrases::{ended_text, last_words, was_killed};
 use crate::sweep::parameters::filled;
-use crate::words::{ended_text, last_words, was_killed};
 use anyhow::Result;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, WatchLevel};
 use vmeter_model::time::seconds;
@@ -55,15 +55,15 @@ impl<B: Booter> Runner<PlannedRun> for Boots<B> {
         filled(command, &machine.parameters)
     }
 
-    fn said(&self, run: &RunRecord) -> String {
-        said(run)
+    fn summary(&self, run: &RunRecord) -> String {
+        summary_of(run)
     }
 
     fn fatal_reason(&self, run: &RunRecord) -> Option<String> {
         fatal_reason(run)
     }
 
-    fn remark(&self, run: &mut RunRecord, remark: &str) {
+    fn add_note(&self, run: &mut RunRecord, remark: &str) {
         run.warnings.push(remark.to_owned());
     }
 
@@ -83,7 +83,7 @@ pub(crate) fn watched(plan: &[PlannedRun]) -> Option<WatchLevel> {
 }
 
 /// What is said of a boot that has just been saved.
-pub(crate) fn said(run: &RunRecord) -> String {
+pub(crate) fn summary_of(run: &RunRecord) -> String {
     format!("{:.3} s", seconds(run.total_ns))
 }
 

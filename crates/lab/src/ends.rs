@@ -4,7 +4,7 @@
 //! their measured runs ended as they should, and in the same way: a gate that compares
 //! nothing does not pass.
 
-use crate::words::ended_text;
+use crate::phrases::ended_text;
 use std::collections::BTreeSet;
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::sweep::SweptRun;

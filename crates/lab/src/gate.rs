@@ -7,7 +7,7 @@
 //! typical run or mean is slower by more than the limit passes with a chance of 2.5 % at most, if it shows its slow
 //! runs at all.
 
-use crate::sessions::Found;
+use crate::session_variance::Found;
 use vmeter_model::result::Comparison;
 use vmeter_model::Estimate;
 

@@ -4,6 +4,7 @@
 //! analyses them, from the files, by the path that a saved session takes.
 
 pub mod analysis;
+mod autocorrelation;
 pub mod bench;
 mod blocks;
 pub mod boot;
@@ -19,6 +20,7 @@ pub mod findings;
 pub mod gate;
 mod host_factors;
 mod hosts_report;
+mod json_common;
 pub mod kinds;
 pub mod look;
 mod looks;
@@ -27,18 +29,16 @@ pub mod memory;
 pub mod merge;
 mod missing;
 pub mod next;
-mod parts;
+mod phrases;
 pub mod prepare;
 pub mod range;
-mod sessions;
+mod session_variance;
 pub mod shim;
 mod shown;
 pub mod slurm;
-mod steady;
 pub mod sweep;
 pub mod trend;
 pub mod tune;
 mod verdict;
-mod words;
 
 pub use shown::Shown;

@@ -48,12 +48,12 @@ pub(crate) struct Repeats {
     pub next: Option<usize>,
     /// Looks so far.
     #[serde(default)]
-    pub looks: Vec<Look>,
+    pub looks: Vec<InterimLook>,
 }
 
 /// A look at the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Look {
+pub(crate) struct InterimLook {
     /// Runs of each machine at it.
     pub runs: usize,
     /// True for the one that ends it.
@@ -96,7 +96,7 @@ impl Repeats {
     /// Notes a look at so many runs, unless that was the latest one.
     fn looked(&mut self, runs: usize, last: bool) {
         if self.looks.last().is_none_or(|look| look.runs < runs || look.last != last) {
-            self.looks.push(Look { runs, last });
+            self.looks.push(InterimLook { runs, last });
         }
     }
 

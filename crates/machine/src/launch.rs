@@ -16,8 +16,8 @@
 //! what a launcher left that exited with 0, is not vmeter's, and runs on (the module `own`).
 
 mod arguments;
-mod asked;
 mod child;
+mod daemon_clients;
 mod ends;
 mod family;
 mod held;
@@ -36,8 +36,8 @@ mod tracee;
 mod types;
 mod wait;
 
-pub use asked::Asked;
 pub use child::find_program;
+pub use daemon_clients::DaemonClient;
 pub use held::Held;
 pub use stopper::Stopper;
 pub use tracee::{Mapping, Tracee};

@@ -115,7 +115,7 @@ pub trait Dialect: Sync + Debug {
     }
 
     /// Reads a command line of the user's own.
-    fn read(&self, argv: &[OsString]) -> Told;
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine;
 
     /// The kernel's command line, if `argv` or `config` names a kernel.
     fn kernel_line(&self, argv: &[OsString], config: Option<&ConfigFile>) -> Option<String>;
@@ -154,7 +154,7 @@ pub enum Console {
 
 /// What a command line says of its machine.
 #[derive(Debug)]
-pub struct Told {
+pub struct ParsedCommandLine {
     /// The accelerator as the VMM names it, and why it is that.
     pub accel: (String, &'static str),
     /// The guest's kernel, where it is given directly.

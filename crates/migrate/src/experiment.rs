@@ -1,6 +1,6 @@
 //! Migrating again and again: every point in turn, each run saved before the next.
 
-use crate::asked::{Asked, MigrateOptions};
+use crate::config::{Config, MigrateOptions};
 use crate::data::{Measured, MigrateOutcome, Migration};
 use crate::error::MigrateError;
 use crate::machines::describe;
@@ -20,7 +20,7 @@ use vmeter_model::{MachineSpec, Ns};
 use vmeter_record::clock::{self, Conversion};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{cache_dir, carry_out, pinned, Given, Measurement};
+use vmeter_session::{cache_dir, carry_out, pinned, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunRequest, Runner, Shardable, Views};
 use vmeter_session::{Session, Watch};
 
@@ -40,24 +40,24 @@ pub fn migrate(options: &MigrateOptions, watch: &mut Watch<'_>) -> Result<Migrat
 
 impl Measurement for MigrateOptions {
     type Planned = PlannedMigration;
-    type Config = Asked;
+    type Config = Config;
     type Runner = Migrations;
 
-    fn config(&self) -> Result<Asked> {
-        Ok(Asked::of(self))
+    fn config(&self) -> Result<Config> {
+        Ok(Config::of(self))
     }
 
-    fn note_given(&self, begun: &Asked, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         begun.note_given(self, given);
     }
 
-    fn grow(&self, asked: &mut Asked) {
+    fn grow(&self, asked: &mut Config) {
         asked.runs = self.runs.runs.unwrap_or(asked.runs);
     }
 
     fn prepare(
         &self,
-        asked: &mut Asked,
+        asked: &mut Config,
         record: &SessionRecord<PlannedMigration>,
         _: &mut Watch<'_>,
     ) -> Result<(Vec<SessionMachine>, Migrations)> {
@@ -73,7 +73,7 @@ impl Measurement for MigrateOptions {
 
     fn plan(
         &self,
-        asked: &Asked,
+        asked: &Config,
         migrations: &Migrations,
         record: &mut SessionRecord<PlannedMigration>,
     ) -> Result<()> {
@@ -133,7 +133,7 @@ fn tsc_hz(first: ClockReading) -> Result<f64, MigrateError> {
 /// What a session's runs are made with.
 #[derive(Debug)]
 pub struct Migrations {
-    asked: Asked,
+    asked: Config,
     points: Vec<Point>,
     machines: Vec<Machine>,
     tsc_hz: f64,
@@ -172,7 +172,7 @@ impl Runner<PlannedMigration> for Migrations {
         Ok(DataRun { head, data: found.measured })
     }
 
-    fn said(&self, run: &SavedMigration) -> String {
+    fn summary(&self, run: &SavedMigration) -> String {
         format!("{:.1} s", run.data.migration.total_s)
     }
 

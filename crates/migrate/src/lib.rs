@@ -6,9 +6,9 @@
 //! every millisecond that it lives; both sides are heard on one clock ([`heart`]), so the
 //! downtime is seen from inside and not only as QEMU reports it.
 
-mod asked;
 mod beat;
 mod commands;
+mod config;
 mod data;
 mod error;
 mod experiment;
@@ -28,7 +28,7 @@ mod summary;
 mod verify;
 mod vm;
 
-pub use asked::MigrateOptions;
+pub use config::MigrateOptions;
 pub use data::{
     Limits, Measured, MigrateOutcome, MigrateRound, MigrateSample, MigrateVerification, Migration,
 };

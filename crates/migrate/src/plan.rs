@@ -1,6 +1,6 @@
 //! The order of the runs.
 
-use crate::asked::Asked;
+use crate::config::Config;
 use serde::{Deserialize, Serialize};
 use vmeter_model::run::Planned;
 
@@ -26,7 +26,7 @@ impl Planned for PlannedMigration {
 }
 
 /// Every point in turn, in an order that favours none. More runs only add to the end.
-pub fn plan(asked: &Asked, points: usize, seed: u64) -> Vec<PlannedMigration> {
+pub fn plan(asked: &Config, points: usize, seed: u64) -> Vec<PlannedMigration> {
     vmeter_stats::plan(points, asked.warmup as usize, asked.runs as usize, seed)
         .into_iter()
         .map(|slot| PlannedMigration {

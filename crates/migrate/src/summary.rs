@@ -1,6 +1,6 @@
 //! From runs to points: medians, what was predicted, and why not.
 
-use crate::asked::Asked;
+use crate::config::Config;
 use crate::data::{Limits, MigrateOutcome, Migration};
 use crate::experiment::SavedMigration;
 use crate::parameters::{Point, DEFAULT_MEMORY_MIB};
@@ -27,7 +27,7 @@ const LIMITED: f64 = 0.9;
 /// refused every migration, in its own words.
 pub fn result(session: &Session<PlannedMigration>) -> Result<MigrateResult> {
     let (finished, mut warnings) = session.finished_as::<SavedMigration>()?;
-    let asked: Asked = session.asked()?;
+    let asked: Config = session.asked()?;
     let saved: Vec<SavedMigration> = finished.into_iter().map(|(_, run)| run).collect();
     if saved.is_empty() {
         return Err(session.no_runs(&warnings));
@@ -104,7 +104,7 @@ fn envelope(record: &SessionRecord<PlannedMigration>) -> Envelope {
     envelope
 }
 
-fn setup(record: &SessionRecord<PlannedMigration>, asked: &Asked) -> MigrateSetup {
+fn setup(record: &SessionRecord<PlannedMigration>, asked: &Config) -> MigrateSetup {
     let machine = record.machines.first();
     let memory_mib = machine.and_then(|m| m.spec.memory_mib).unwrap_or(DEFAULT_MEMORY_MIB);
     MigrateSetup {
@@ -308,8 +308,8 @@ mod tests {
     use vmeter_model::run::{DataRun, RunHead, SessionMachine};
     use vmeter_model::{MachineSpec, SCHEMA};
 
-    fn asked() -> Asked {
-        Asked {
+    fn asked() -> Config {
+        Config {
             spec: MachineSpec::default(),
             fixed: Vec::new(),
             varied: vec![("dirty-rate".into(), vec!["0".into(), "5".into()])],

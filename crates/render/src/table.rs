@@ -38,6 +38,9 @@ pub struct Column {
     pub priority: u8,
     /// May be cut short to this many columns when the table is too wide.
     pub shrinks_to: Option<u16>,
+    /// What its values are, where the title does not say it: outputs print it with the columns
+    /// that they show.
+    pub meaning: String,
 }
 
 impl Column {
@@ -53,7 +56,12 @@ impl Column {
 
     /// A right-aligned column.
     pub fn number(title: &str, priority: u8) -> Self {
-        Column { title: title.into(), align: Align::Right, priority, shrinks_to: None }
+        Column { title: title.into(), align: Align::Right, priority, ..Column::default() }
+    }
+
+    /// The same column with what its values are.
+    pub fn meaning(self, meaning: impl Into<String>) -> Self {
+        Column { meaning: meaning.into(), ..self }
     }
 }
 
@@ -107,6 +115,14 @@ impl Table {
     /// True if no column has a title.
     pub fn is_untitled(&self) -> bool {
         self.columns.iter().all(|column| column.title.is_empty())
+    }
+
+    /// What the values of these columns are; empty if their titles say it.
+    pub fn legend(&self, columns: impl Iterator<Item = usize>) -> String {
+        let columns = columns.filter_map(|column| self.columns.get(column));
+        let columns = columns.filter(|column| !column.meaning.is_empty());
+        let meanings = columns.map(|column| format!("{}: {}", column.title, column.meaning));
+        meanings.collect::<Vec<_>>().join("; ")
     }
 
     /// Appends a line.

@@ -71,7 +71,7 @@ pub trait Runner<P> {
     }
 
     /// What the user is told of a run that has just been saved.
-    fn said(&self, run: &Self::Run) -> String;
+    fn summary(&self, run: &Self::Run) -> String;
 
     /// Why going on with this run's machine would only repeat a failure, if so.
     fn fatal_reason(&self, run: &Self::Run) -> Option<String> {
@@ -80,7 +80,7 @@ pub trait Runner<P> {
     }
 
     /// Keeps a remark with a run, in words for the user.
-    fn remark(&self, run: &mut Self::Run, remark: &str) {
+    fn add_note(&self, run: &mut Self::Run, remark: &str) {
         let _ = (run, remark);
     }
 
@@ -137,7 +137,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
             session.withdraw(error);
         })?;
         let label = session.record.machines.get(planned.machine()).map_or("", |m| &m.label);
-        watch.progress.run(label, &runner.said(&run));
+        watch.progress.run(label, &runner.summary(&run));
         if let Some(why) = runner.fatal_reason(&run) {
             watch.progress.warn(&why);
             given_up.insert(planned.machine());
@@ -168,7 +168,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         }
         let mut run = run?;
         if away > 0 && !runner.can_repeat() {
-            runner.remark(
+            runner.add_note(
                 &mut run,
                 &format!(
                     "vmeter itself was stopped for {:.1} s of it: what it sampled and polled meanwhile is not there",
@@ -178,7 +178,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         }
         if away == 0 || !runner.can_repeat() {
             if repeat > 0 {
-                runner.remark(
+                runner.add_note(
                     &mut run,
                     &format!("{AGAIN}, for vmeter was stopped in {repeat} of its tries"),
                 );

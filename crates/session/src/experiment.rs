@@ -89,7 +89,7 @@ pub trait Shardable: Sync {
     ///
     /// # Errors
     /// Any error of the file system.
-    fn carry(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
+    fn copy_extra(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
         let _ = (shards, to);
         Ok(())
     }

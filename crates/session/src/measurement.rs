@@ -3,10 +3,10 @@
 
 use crate::execute::{execute, Runner};
 use crate::failure::usage;
-use crate::given::{resumed, Given};
 use crate::identity;
 use crate::options::{begin, record, RunOptions};
 use crate::progress::Watch;
+use crate::resume_overrides::{resumed, ResumeOverrides};
 use crate::store::Session;
 use anyhow::Result;
 use serde::de::DeserializeOwned;
@@ -33,7 +33,7 @@ pub trait Measurement {
     fn config(&self) -> Result<Self::Config>;
 
     /// Notes the options given beside `--resume` that differ from `begun`.
-    fn note_given(&self, begun: &Self::Config, given: &mut Given);
+    fn note_given(&self, begun: &Self::Config, given: &mut ResumeOverrides);
 
     /// Changes what a session that is resumed may have more of, such as runs.
     fn grow(&self, config: &mut Self::Config);

@@ -38,14 +38,14 @@ type Key = [u8; KEY_BYTES];
 
 /// The text of a JSON file with a seal as its first field, for a folder that is there. Without
 /// a state folder to keep a key in, the text as it is.
-fn seal_json(dir: &Path, name: &str, text: Vec<u8>) -> Vec<u8> {
+fn sign_json(dir: &Path, name: &str, text: Vec<u8>) -> Vec<u8> {
     let Some(rest) = text.strip_prefix(b"{") else { return text };
     let head = format!("{{\n  \"seal\": \"{TAG}{NONE}\",");
     sealed(dir, name, [head.as_bytes(), rest].concat()).unwrap_or(text)
 }
 
 /// The text of a script with a seal in a comment after its first line.
-pub fn seal_script(dir: &Path, name: &str, text: &str) -> Vec<u8> {
+pub fn sign_script(dir: &Path, name: &str, text: &str) -> Vec<u8> {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let whole = format!("{first}\n# {TAG}{NONE}\n{rest}").into_bytes();
     sealed(dir, name, whole).unwrap_or_else(|| text.as_bytes().to_vec())
@@ -57,7 +57,7 @@ pub fn seal_script(dir: &Path, name: &str, text: &str) -> Vec<u8> {
 /// # Errors
 /// Any error of the file system, a full disk among them.
 pub fn write(dir: &Path, name: &str, text: Vec<u8>, ours: bool) -> Result<()> {
-    let text = if ours { seal_json(dir, name, text) } else { text };
+    let text = if ours { sign_json(dir, name, text) } else { text };
     let path = dir.join(name);
     files::write_atomic(&path, &text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -149,7 +149,7 @@ fn put_in(pair: &Value) -> Option<String> {
 
 fn is_sealed(dir: &Path, name: &str) -> Option<bool> {
     let mut bytes = files::read_limited(&dir.join(name), MAX_FILE).ok()?;
-    let found = seal_of(&bytes)?;
+    let found = signature_of(&bytes)?;
     let told = bytes.get(found.clone())?.to_vec();
     bytes.get_mut(found)?.copy_from_slice(NONE.as_bytes());
     let mut given = [0; KEY_BYTES];
@@ -160,7 +160,7 @@ fn is_sealed(dir: &Path, name: &str) -> Option<bool> {
 }
 
 /// Where the seal's digits are: the first, since what is written after it can be anything.
-fn seal_of(bytes: &[u8]) -> Option<std::ops::Range<usize>> {
+fn signature_of(bytes: &[u8]) -> Option<std::ops::Range<usize>> {
     let tag = TAG.as_bytes();
     let at = bytes.windows(tag.len()).position(|part| part == tag)? + tag.len();
     let digits = at..at + NONE.len();
@@ -168,7 +168,7 @@ fn seal_of(bytes: &[u8]) -> Option<std::ops::Range<usize>> {
 }
 
 fn sealed(dir: &Path, name: &str, mut text: Vec<u8>) -> Option<Vec<u8>> {
-    let place = seal_of(&text)?;
+    let place = signature_of(&text)?;
     let seal = mac(&own_key()?, dir, name, &text)?.finalize().into_bytes();
     let digits: String = seal.iter().map(|byte| format!("{byte:02x}")).collect();
     text.get_mut(place)?.copy_from_slice(digits.as_bytes());

@@ -27,7 +27,7 @@ const MOST_SCATTER: f64 = 2.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// An even creep would not look like this, and steps do.
-    Steps,
+    StepChange,
     /// Steps would not look like this, and an even creep does.
     Creep,
     /// The data leave it open, or it is neither.
@@ -90,9 +90,9 @@ pub fn stretches(runs: &[Vec<f64>], steps: &[usize], seed: u64) -> Vec<Stretch> 
         let [begin, end] = commits(steps, runs.len(), [from, to]);
         let part = [&cells[0][begin..end], &cells[1][begin..end]];
         let own: Vec<usize> = steps[from..to].iter().map(|at| at - begin).collect();
-        let told = Told::of(part, &own, &mut rng);
+        let told = ShapeFit::of(part, &own, &mut rng);
         let commits = [begin, end];
-        let Told { shape, p_creep, p_steps, rise } = told;
+        let ShapeFit { shape, p_creep, p_steps, rise } = told;
         Stretch { commits, steps: [from, to], shape, p_creep, p_steps, rise }
     };
     groups.into_iter().map(tell).collect()
@@ -237,14 +237,14 @@ fn cut(cells: &[Cell], begin: usize) -> Option<(usize, f64)> {
 }
 
 /// What a stretch was told to be.
-struct Told {
+struct ShapeFit {
     shape: Shape,
     p_creep: f64,
     p_steps: f64,
     rise: (f64, f64),
 }
 
-impl Told {
+impl ShapeFit {
     /// Of cells weighted as about a line, and as about steps.
     fn of([cells, of_steps]: [&[Cell]; 2], steps: &[usize], rng: &mut Rng) -> Self {
         let line = Line::of(cells);
@@ -262,8 +262,8 @@ impl Told {
         let p_steps = p_value(of_steps, &on_stairs, rising, rng);
         let shape = match (p_creep <= AS_STEPS, p_steps <= AS_OTHER) {
             // Of two commits, one made it.
-            _ if n < 3 => Shape::Steps,
-            (true, false) => Shape::Steps,
+            _ if n < 3 => Shape::StepChange,
+            (true, false) => Shape::StepChange,
             (false, true) => Shape::Creep,
             (true, true) | (false, false) => Shape::Open,
         };
@@ -271,7 +271,7 @@ impl Told {
         let scale = (line.left / freedom).max(1.0) * line.variance;
         let width = cells.len().saturating_sub(1) as f64;
         let half = t_quantile(0.975, freedom) * scale.sqrt() * width;
-        Told { shape, p_creep, p_steps, rise: (line.slope * width, half) }
+        ShapeFit { shape, p_creep, p_steps, rise: (line.slope * width, half) }
     }
 }
 
@@ -348,7 +348,8 @@ mod tests {
             let Some((stretches, _)) = told(&mut rng, setup, &level, seed) else { continue };
             found += 1;
             let any = |shape: Shape| stretches.iter().any(|s| s.shape == shape);
-            for (count, shape) in of.iter_mut().zip([Shape::Steps, Shape::Creep, Shape::Open]) {
+            for (count, shape) in of.iter_mut().zip([Shape::StepChange, Shape::Creep, Shape::Open])
+            {
                 *count += usize::from(any(shape));
             }
         }
@@ -386,7 +387,10 @@ mod tests {
             (0..12).map(|i| (0..5).map(|_| level(i) + 0.1 * rng.normal()).collect()).collect();
         let found = stretches(&runs, &[4, 8], 1);
         let ends: Vec<_> = found.iter().map(|s| (s.commits, s.steps, s.shape)).collect();
-        assert_eq!(ends, [([0, 8], [0, 1], Shape::Steps), ([4, 12], [1, 2], Shape::Steps)]);
+        assert_eq!(
+            ends,
+            [([0, 8], [0, 1], Shape::StepChange), ([4, 12], [1, 2], Shape::StepChange)]
+        );
         for steps in [&[][..], &[0], &[12], &[8, 4], &[4, 4]] {
             assert_eq!(stretches(&runs, steps, 1), [], "{steps:?}");
         }

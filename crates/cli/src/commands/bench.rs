@@ -1,6 +1,6 @@
 //! `vmeter bench`.
 
-use crate::options::{ruled, Begun, FailIfSlower, Machine, Runs};
+use crate::options::{ruled, FailIfSlower, Machine, Runs, SavedGate};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -115,7 +115,7 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let runs = RunOptions { gate: arguments.gate.kept(None), ..arguments.runs.options()? };
     let mut bar = Bar::new(out.quiet);
-    let limit = Begun::of(runs.resume.as_deref()).limit(arguments.gate);
+    let limit = SavedGate::of(runs.resume.as_deref()).limit(arguments.gate);
     if limit.is_some() && runs.resume.is_none() {
         vmeter_lab::bench::check_gate(machines.len(), runs.runs)?;
     }

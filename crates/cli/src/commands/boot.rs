@@ -1,6 +1,6 @@
 //! `vmeter boot`.
 
-use crate::options::{ruled, word, Begun, FailIfSlower, Machine, Runs, Views};
+use crate::options::{ruled, word, FailIfSlower, Machine, Runs, SavedGate, Views};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -85,7 +85,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
             ..arguments.runs.options()?
         },
     };
-    let begun = Begun::of(options.runs.resume.as_deref());
+    let begun = SavedGate::of(options.runs.resume.as_deref());
     let limit = begun.limit(arguments.gate);
     let baseline = arguments.baseline.or_else(|| begun.baseline());
     if limit.is_some() && baseline.is_none() {

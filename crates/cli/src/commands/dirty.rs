@@ -10,7 +10,7 @@ use clap::Args;
 use std::path::PathBuf;
 use vmeter_base::files::read_text_limited;
 use vmeter_dirty::{
-    measure, DirtyError, DirtyOptions, Given, Layout, StrategyKind, TrackerKind, WorkloadKind,
+    measure, CliOptions, DirtyError, DirtyOptions, Layout, StrategyKind, TrackerKind, WorkloadKind,
 };
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, RunOptions, Views, Watch};
@@ -85,14 +85,14 @@ const PIN: &str =
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {
-    fn given(&self) -> anyhow::Result<Given> {
+    fn given(&self) -> anyhow::Result<CliOptions> {
         let layout = self.slots.as_deref().map(|path| {
             let text = read_text_limited(path, MAX_SLOTS_FILE)
                 .with_context(|| format!("cannot read {}", path.display()))
                 .map_err(|error| usage(format!("{error:#}")))?;
             Layout::parse(&text, &path.display().to_string()).map_err(DirtyError::classified)
         });
-        Ok(Given {
+        Ok(CliOptions {
             workload: self.workload,
             slots: layout.transpose()?,
             tracker: listed("--tracker", &self.tracker, TrackerKind::ALL)?,

@@ -9,11 +9,11 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use vmeter_irq::vfio::{Address, VfioOptions, VfioStrategy};
-use vmeter_irq::{measure, Asked, FitRange, IrqOptions, Options, Strategy};
+use vmeter_irq::{measure, Config, FitRange, IrqOptions, Options, Strategy};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Views, Watch};
 
-/// `vmeter irq`. Serialised, it has the options that were given, by the names that [`Asked`]
+/// `vmeter irq`. Serialised, it has the options that were given, by the names that [`Config`]
 /// has on disk.
 #[derive(Debug, Args, Serialize)]
 #[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("runs", |arg| arg.help(RUNS)))]
@@ -82,14 +82,14 @@ pub fn run(arguments: Irq, out: &Output) -> anyhow::Result<Status> {
 }
 
 impl Irq {
-    fn asked(&self) -> anyhow::Result<Asked> {
+    fn asked(&self) -> anyhow::Result<Config> {
         let vcpus = self.vcpus.unwrap_or(8);
         let busy_cpus = self.busy_cpus.unwrap_or(0);
         let running_vcpus = self.running_vcpus.unwrap_or(0);
         let runs = |default| self.runs.runs.unwrap_or(default) as usize;
         let warmup = self.runs.warmup.unwrap_or(1) as usize;
         if self.vfio.is_empty() {
-            return Ok(Asked::Vm(Options {
+            return Ok(Config::Vm(Options {
                 vfs: self.vfs.unwrap_or(8),
                 vectors: self.vectors.unwrap_or(65),
                 vcpus,
@@ -105,7 +105,7 @@ impl Irq {
             }));
         }
         let devices = self.vfio.iter().map(|text| Address::parse(text));
-        Ok(Asked::Vfio(VfioOptions {
+        Ok(Config::Vfio(VfioOptions {
             devices: devices.collect::<Result<Vec<_>, _>>().map_err(usage)?,
             vectors: self.vectors,
             vcpus,
@@ -119,7 +119,7 @@ impl Irq {
     }
 
     /// What was asked, less what is so by default.
-    fn given(&self, asked: &Asked) -> anyhow::Result<Value> {
+    fn given(&self, asked: &Config) -> anyhow::Result<Value> {
         let typed = serde_json::to_value((self, self.runs.runs, self.runs.warmup))?;
         let mut resolved = serde_json::to_value(asked)?;
         if let Some(fields) = resolved.as_object_mut() {

@@ -1,6 +1,6 @@
 //! `vmeter range`.
 
-use crate::options::{ruled, word, Begun, FailIfSlower, Machine, Many, Runs};
+use crate::options::{ruled, word, FailIfSlower, Machine, Many, Runs, SavedGate};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -116,7 +116,7 @@ pub fn run(arguments: Range, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let result = measure(&options, arguments.many, &mut Watch::new(&mut bar, &interrupt))?;
-    let limit = Begun::of(options.runs.resume.as_deref()).limit(arguments.gate);
+    let limit = SavedGate::of(options.runs.resume.as_deref()).limit(arguments.gate);
     let gates = limit.map_or_else(Vec::new, |limit| gates(&result, &limit));
     let status = output::done(&Shown(result), &Views::default(), out)?;
     Ok(ruled(status, &gates))

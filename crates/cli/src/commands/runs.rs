@@ -42,7 +42,7 @@ pub struct Which {
     /// Of this command, e.g. boot.
     #[arg(long, value_name = "NAME")]
     pub command: Option<String>,
-    /// Begun since a date (2026-05-01, UTC) or a length of time ago (30d).
+    /// SavedGate since a date (2026-05-01, UTC) or a length of time ago (30d).
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
 }

@@ -40,13 +40,13 @@ impl FailIfSlower {
 }
 
 /// The gate that a session was begun with: it holds for all of its runs.
-pub struct Begun(AskedGate);
+pub struct SavedGate(AskedGate);
 
-impl Begun {
+impl SavedGate {
     /// Of the session in that folder; of none, no gate.
-    pub fn of(resume: Option<&Path>) -> Begun {
+    pub fn of(resume: Option<&Path>) -> SavedGate {
         let record = resume.and_then(|dir| AnySession::open(dir).ok()).map(|s| s.record);
-        Begun(record.and_then(|record| record.gate).unwrap_or_default())
+        SavedGate(record.and_then(|record| record.gate).unwrap_or_default())
     }
 
     /// The gate: what is asked now, or what was asked then.
@@ -85,10 +85,10 @@ mod tests {
         let nothing = FailIfSlower { fail_if_slower: None, inconclusive: None };
         let four = FailIfSlower { fail_if_slower: Some(4.0), inconclusive: None };
         let two = FailIfSlower { fail_if_slower: Some(2.0), ..four };
-        let none = Begun(AskedGate::default());
+        let none = SavedGate(AskedGate::default());
         assert!(none.limit(nothing).is_none() && none.baseline().is_none());
         assert_eq!(none.limit(four).map(|l| l.percent), Some(4.0));
-        let kept = Begun(four.kept(Some(Path::new("/b"))));
+        let kept = SavedGate(four.kept(Some(Path::new("/b"))));
         assert_eq!(kept.limit(nothing).map(|l| (l.percent, l.inconclusive)), Some((4.0, None)));
         assert_eq!(kept.limit(two).map(|l| l.percent), Some(2.0));
         assert_eq!(kept.baseline(), Some("/b".into()));

@@ -6,7 +6,7 @@ mod many;
 mod runs;
 mod views;
 
-pub use gate::{ruled, Begun, FailIfSlower};
+pub use gate::{ruled, FailIfSlower, SavedGate};
 pub use machine::Machine;
 pub use many::Many;
 pub use runs::{drawn_seed, Runs};

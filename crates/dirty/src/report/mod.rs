@@ -15,8 +15,7 @@ use vmeter_render::{Field, Records, Report};
 
 /// What the strategies are.
 const WAYS: &str = "get_org: original loop, get_opt: optimised loop, switch_opt: swap of buffers";
-const SUMMARY: &str =
-    "ns, medians of n reads (passes × trackers); ratio: slowest ÷ fastest strategy";
+const SUMMARY: &str = "ns, medians";
 /// Said of several that are recommended.
 const NO_WINNER: &str = " (no significant difference)";
 /// Wrong bits that are listed.
@@ -152,10 +151,12 @@ impl<'a> DirtyReport<'a> {
             Column::number("slot", 0),
             Column::number("slot_bytes", 1),
             Column::text("pages", 0),
-            Column::number("n", 2),
+            Column::number("n", 2).meaning("reads (passes × trackers)"),
         ];
         columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
-        columns.push(Column::number("ratio", 1));
+        let ends = strategies.first().zip(strategies.last());
+        let of = ends.map(|(first, last)| format!("{} ÷ {}", first.name(), last.name()));
+        columns.push(Column::number("ratio", 1).meaning(of.unwrap_or_default()));
         let mut table = Table::new(columns);
         for summary in &self.result.summaries {
             let mut cells = vec![
@@ -178,9 +179,9 @@ impl<'a> DirtyReport<'a> {
         let mut table = Table::new(vec![
             Column::text("tracker", 0),
             Column::number("enable", 2),
-            Column::number("collect", 0),
-            Column::number("guest pages/s", 0),
-            Column::number("slowdown", 0),
+            Column::number("collect", 0).meaning("host time per pass"),
+            Column::number("guest pages/s", 0).meaning("written by the guest"),
+            Column::number("slowdown", 0).meaning("pages/s of none ÷ those of the tracker"),
             Column::number("faults", 1),
             Column::number("exits", 2),
             Column::number("stops", 3),
@@ -211,9 +212,9 @@ impl<'a> DirtyReport<'a> {
     fn model_table(&self) -> Option<Table> {
         let mut table = Table::new(vec![
             Column::text("tracker", 0),
-            Column::number("fixed cost", 0),
-            Column::number("per dirty page", 0),
-            Column::number("first write fault", 1),
+            Column::number("fixed cost", 0).meaning("of the host, per pass"),
+            Column::number("per dirty page", 0).meaning("of the host"),
+            Column::number("first write fault", 1).meaning("time that the guest loses per page"),
         ]);
         for tracker in &self.result.trackers {
             let Some(model) = &tracker.model else { continue };
@@ -246,15 +247,12 @@ impl<'a> DirtyReport<'a> {
     }
 
     fn trackers(&self, document: &mut Document) {
-        document.heading(
-            "Trackers",
-            "medians of passes; collect: host time per pass; guest pages/s: written; slowdown: total write time ÷ that of none",
-        );
+        document.heading("Trackers", "medians of passes");
         document.push(Block::Table(self.tracker_table()));
         if let Some(models) = self.model_table() {
             document.heading(
                 "By dirty pages",
-                "host: collect = fixed cost + per dirty page, fitted to passes with 0 to 10 % of the buffer dirty and the above; guest: first write fault",
+                "fitted to passes with 0 to 10 % of the buffer dirty, at random places",
             );
             document.push(Block::Table(models));
         }

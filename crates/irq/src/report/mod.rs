@@ -197,9 +197,11 @@ impl<'a> IrqReport<'a> {
             Column::text("growth", 0),
             Column::number("p", 1),
             Column::number("ΔAICc", 1),
-            Column::number("n² share", 1),
-            Column::number(&title("fit at"), 0),
-            Column::number("measured", 0),
+            Column::number("n² share", 1)
+                .meaning("part of the growth that the parabola's n² term has, if superlinear"),
+            Column::number(&title("fit at"), 0)
+                .meaning("the fit at the most vectors that one VM can have"),
+            Column::number("measured", 0).meaning("the time measured there"),
         ]);
         for fit in &self.result.fit {
             let at = fit.at_limit.as_ref();
@@ -291,7 +293,10 @@ fn evidence(curve: &IrqCurve) -> [Cell; 4] {
         Cell::Text(adjective(curve.order).into()),
         Cell::Text(p_value(curve.p_value)),
         difference.map_or(Cell::Empty, |d| Cell::Text(format!("{d:+.1}"))),
-        Cell::Text(percent(curve.quadratic_share)),
+        match curve.order {
+            Order::Quadratic => Cell::Text(percent(curve.quadratic_share)),
+            _ => Cell::Text("-".into()),
+        },
     ]
 }
 
@@ -393,7 +398,7 @@ impl Report for IrqReport<'_> {
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "ms, medians of {} runs; a commit for all VFs counts for the last VF",
+            "ms, medians of {} runs, also in the row \"all\"; a commit for all VFs counts for the last VF",
             result.setup.runs
         );
         document.heading("By VF", note);
@@ -402,12 +407,11 @@ impl Report for IrqReport<'_> {
         document.push(Block::Table(self.totals()));
         if !result.fit.is_empty() {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
-            let note = format!("fit of the shortest times at {points} numbers of vectors; n² share: of the quadratic term");
+            let note = format!("fit of the shortest times at {points} numbers of vectors");
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
-            let method = "Superlinear: an F test rejects the straight line (p < 0.01), AICc prefers a parabola \
-                          (ΔAICc above 0), and the bend makes up 10 % of the growth. The last columns: the \
-                          fit at the most vectors that one VM can have, and the time measured there.";
+            let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \
+                          prefers a parabola (ΔAICc above 0), and the n² share is at least 10 %.";
             document.push(Block::Paragraph(method.into()));
         }
         if !result.together.is_empty() {

@@ -2,6 +2,7 @@
 
 pub mod report;
 
+use crate::autocorrelation;
 use crate::blocks::{blocks, in_blocks, runs_each, ByBlock};
 use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
@@ -11,7 +12,6 @@ use crate::gate::{Gate, Limit};
 use crate::looks::Repeats;
 use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
-use crate::steady;
 use anyhow::Result;
 use report::BenchReport;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use vmeter_model::{Cause, MachineSpec};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
-use vmeter_session::{cache_dir, carry_out, envelope, Given, Measurement};
+use vmeter_session::{cache_dir, carry_out, envelope, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 use vmeter_stats::{estimate, outliers, Verdict};
 
@@ -88,7 +88,7 @@ impl Measurement for BenchOptions {
         Ok(Config { machines: self.machines.clone(), repeats })
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.machines("--vs", &self.machines, &begun.machines);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
     }
@@ -217,8 +217,8 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     let of = machines.len();
     for machine in &machines {
         let own: Vec<&RunRecord> = records.iter().filter(|r| r.label == machine.label).collect();
-        warnings.extend(steady::remarks(&machine.label, &machine.samples_s, of));
-        warnings.extend(steady::host_remarks(&machine.label, &own, of));
+        warnings.extend(autocorrelation::remarks(&machine.label, &machine.samples_s, of));
+        warnings.extend(autocorrelation::host_remarks(&machine.label, &own, of));
     }
     let hints = comparisons
         .iter()

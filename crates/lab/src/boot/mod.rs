@@ -26,7 +26,7 @@ use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
-use vmeter_session::{cache_dir, carry_out, Given, Measurement, RunOptions, Session};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Shardable, Views, Watch};
 
 pub(crate) const KIND: &str = "boot";
@@ -89,7 +89,7 @@ impl Measurement for BootOptions {
         })
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.fields(&self.spec, &begun.spec);
         given.option("--watch", self.watch, begun.watch);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);

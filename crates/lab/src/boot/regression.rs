@@ -6,7 +6,7 @@ use crate::compare::{against_the_first, needed_runs, Sampled};
 use crate::ends::Ends;
 use crate::figures::Figures;
 use crate::gate::{Gate, Limit};
-use crate::sessions;
+use crate::session_variance;
 use anyhow::Result;
 use std::path::Path;
 use vmeter_model::result::{BootResult, Comparison};
@@ -144,12 +144,16 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         return Ok(limit.nothing(&format!("with {name}, {why}")));
     }
     let exact = |r: &BootResult| !r.runs.is_empty() && r.runs.iter().all(|r| r.record.icount);
-    let between = sessions::between(&session, Path::new(&result.saved_in));
+    let between = session_variance::between(&session, Path::new(&result.saved_in));
     let (a, b) = (totals(&old), totals(result));
-    let sides = sessions::Sides { a: &a, b: &b, exact: exact(&old) && exact(result) };
-    let differ =
-        sessions::provenance(&old.envelope, &old.machine, &result.envelope, &result.machine);
-    let found = sessions::compare(&sides, between);
+    let sides = session_variance::Sides { a: &a, b: &b, exact: exact(&old) && exact(result) };
+    let differ = session_variance::provenance(
+        &old.envelope,
+        &old.machine,
+        &result.envelope,
+        &result.machine,
+    );
+    let found = session_variance::compare(&sides, between);
     let gate = match (differ, &found) {
         (Some(differ), _) => limit.unknowable(&format!(
             "{name} was measured {differ}, so the difference may not be this machine's"

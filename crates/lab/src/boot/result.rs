@@ -103,10 +103,10 @@ fn summarise(
     let timelines: Vec<&Timeline> = summarised.iter().map(|r| &r.timeline).collect();
     let totals: Vec<f64> = timelines.iter().map(|t| seconds(t.total)).collect();
     if all_done {
-        warnings.extend(crate::steady::remarks(&machine.label, &totals, 1));
+        warnings.extend(crate::autocorrelation::remarks(&machine.label, &totals, 1));
         let records: Vec<&RunRecord> = runs.iter().map(|run| &run.record).collect();
         if !records.iter().any(|run| run.icount) {
-            warnings.extend(crate::steady::host_remarks(&machine.label, &records, 1));
+            warnings.extend(crate::autocorrelation::host_remarks(&machine.label, &records, 1));
         }
     }
     let outliers = vmeter_stats::outliers(&totals)

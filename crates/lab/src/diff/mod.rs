@@ -1,7 +1,7 @@
 //! `vmeter diff A B`: what changed between two saved runs, and is it real?
 
-mod levelled;
 pub mod lines;
+mod normalised;
 mod rows;
 pub mod saved;
 mod side;

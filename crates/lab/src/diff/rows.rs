@@ -5,7 +5,7 @@
 //! [`vmeter_stats::discovery`]. Lines have a share of the chance of a false alarm of their
 //! own, so that the whole keeps to 5 %.
 
-use crate::diff::levelled::Speeds;
+use crate::diff::normalised::Speeds;
 use crate::diff::Side;
 use crate::figures::{ActivityKey, Figures, INSNS};
 use std::collections::BTreeSet;
@@ -99,8 +99,8 @@ fn beside(candidates: &[Candidate], a: &Side, b: &Side) -> Vec<Option<f64>> {
         .iter()
         .map(|c| {
             let is_part = matches!(c.kind, DiffKind::Phase | DiffKind::Mark | DiffKind::Activity);
-            let levelled = speeds.as_ref()?.level(&c.samples).filter(|_| is_part && c.tested)?;
-            Some(p_of(&levelled, c.resolution))
+            let normalised = speeds.as_ref()?.level(&c.samples).filter(|_| is_part && c.tested)?;
+            Some(p_of(&normalised, c.resolution))
         })
         .collect();
     let tested: Vec<f64> = raw.iter().copied().flatten().collect();

@@ -6,7 +6,7 @@ use crate::compare::comparison;
 use crate::ends::Ends;
 use crate::gate::{Gate, Limit};
 use crate::kinds;
-use crate::sessions;
+use crate::session_variance;
 use anyhow::Result;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +104,8 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     }
     let (before, now) = (a.totals(), b.totals());
     if let Some(differ) =
-        sessions::provenance(&a.envelope, &a.machine, &b.envelope, &b.machine).filter(|_| !exact)
+        session_variance::provenance(&a.envelope, &a.machine, &b.envelope, &b.machine)
+            .filter(|_| !exact)
     {
         return Ok(limit.unknowable(&format!("{} was measured {differ}", a.name)));
     }
@@ -114,9 +115,9 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
              boot --baseline boots both in turn"
         )));
     }
-    let between = sessions::between(&Session::open(&a.folder)?, &b.folder);
-    let sides = sessions::Sides { a: &before, b: &now, exact };
-    Ok(match sessions::compare(&sides, between) {
+    let between = session_variance::between(&Session::open(&a.folder)?, &b.folder);
+    let sides = session_variance::Sides { a: &before, b: &now, exact };
+    Ok(match session_variance::compare(&sides, between) {
         Ok(found) => {
             let instead = "vmeter boot --baseline, which boots both in turn, would";
             limit.rule_sessions(&b.name, &found, instead)

@@ -3,7 +3,7 @@
 pub mod aa;
 mod freed;
 mod json;
-mod leavings;
+mod leftovers;
 mod report;
 
 pub use report::DoctorReport;
@@ -35,7 +35,7 @@ pub fn examine(argv: Vec<String>, clean: bool) -> Result<DoctorResult> {
     let mut checks = vec![kvm(), qemu(&cache), firmware(&cache), kernels(&cache)];
     checks.extend([ptrace(), tracefs(), uprobes(), clock(), frequency(), steal()]);
     checks.extend([freed::freed(), noise()]);
-    checks.push(leavings::leavings(&places, clean));
+    checks.push(leftovers::leftovers(&places, clean));
     let envelope = Envelope {
         schema: vmeter_model::SCHEMA.into(),
         command: "doctor".into(),

@@ -1,6 +1,6 @@
 //! What a finding changes in a machine: options, arguments, files of the guest.
 
-use super::kitchen::Kitchen;
+use super::machine_builder::MachineBuilder;
 use vmeter_model::MachineSpec;
 
 /// One change of a machine. A list of them makes one machine of another.
@@ -30,7 +30,7 @@ pub(crate) enum Change {
 ///
 /// # Errors
 /// Why it can't be had here, in words: the finding does not apply then.
-pub(crate) type Maker = fn(&Kitchen<'_>, &mut MachineSpec) -> Result<(), String>;
+pub(crate) type Maker = fn(&MachineBuilder<'_>, &mut MachineSpec) -> Result<(), String>;
 
 /// `base` with these changes.
 ///
@@ -39,7 +39,7 @@ pub(crate) type Maker = fn(&Kitchen<'_>, &mut MachineSpec) -> Result<(), String>
 pub(crate) fn changed(
     base: &MachineSpec,
     changes: &[Change],
-    kitchen: &Kitchen<'_>,
+    builder: &MachineBuilder<'_>,
 ) -> Result<MachineSpec, String> {
     let mut spec = base.clone();
     for change in changes {
@@ -52,7 +52,7 @@ pub(crate) fn changed(
             Change::Root(name) => spec.root = Some(name.to_owned()),
             Change::Smp(n) => spec.smp = Some(n),
             Change::RootPorts(n) => spec.pcie_root_ports = Some(n),
-            Change::Make(make) => make(kitchen, &mut spec)?,
+            Change::Make(make) => make(builder, &mut spec)?,
         }
     }
     Ok(spec)

@@ -1,6 +1,6 @@
 //! What a character costs on each console: a guest that prints known amounts.
 
-use super::kitchen::Kitchen;
+use super::machine_builder::MachineBuilder;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use vmeter_appliance::ApplianceSpec;
@@ -53,21 +53,21 @@ fn step(console: &str, amount: u32) -> String {
 }
 
 /// A machine with all consoles, which prints both amounts to each of its own.
-pub(crate) fn machine(kitchen: &Kitchen<'_>, label: &str) -> Result<MachineSpec, String> {
-    let mut spec = kitchen.base.clone();
-    if kitchen.is_mock() {
+pub(crate) fn machine(builder: &MachineBuilder<'_>, label: &str) -> Result<MachineSpec, String> {
+    let mut spec = builder.base.clone();
+    if builder.is_mock() {
         spec.append.push(format!("vmeter.print={}", label.replace(' ', "-")));
         return Ok(spec);
     }
-    if kitchen.back_end() != "qemu" {
+    if builder.back_end() != "qemu" {
         return Err("the consoles are QEMU's".into());
     }
     let wanted = ApplianceSpec {
-        modules_from: Some(kitchen.kernel()?.modules()),
+        modules_from: Some(builder.kernel()?.modules()),
         load: ["virtio_pci", "virtio_console"].map(str::to_owned).into(),
         ..ApplianceSpec::minimal()
     };
-    kitchen.initramfs(&mut spec, &wanted)?;
+    builder.initramfs(&mut spec, &wanted)?;
     for amount in AMOUNTS {
         for console in CONSOLES.iter().filter(|console| console.label == label) {
             spec.append.push(format!("vmeter.print={}:{amount}", console.name));
@@ -86,7 +86,7 @@ pub(crate) fn machine(kitchen: &Kitchen<'_>, label: &str) -> Result<MachineSpec,
         let device = format!("{device}chardev=vmeter-sink-{sink}");
         spec.vmm_arg.extend(["-chardev".to_owned(), chardev, "-device".to_owned(), device]);
     }
-    super::describable(&spec, kitchen)?;
+    super::describable(&spec, builder)?;
     Ok(spec)
 }
 

@@ -63,7 +63,7 @@ impl Boot {
 
 /// Phases that are long enough to tell a host's speed, as a share of the boot.
 const TELLING: f64 = 0.01;
-/// With fewer of them nothing is levelled.
+/// With fewer of them nothing is normalised.
 const ENOUGH_PHASES: usize = 5;
 
 /// By how much, as a logarithm, the host was slower in `a` than in `b`.
@@ -81,7 +81,7 @@ fn slowness(a: &Boot, b: &Boot) -> f64 {
 
 /// What `b` saves of a part, as a share of the boot, both boots brought to the speed half way
 /// between them.
-fn levelled(a: &Boot, b: &Boot, name: &str) -> f64 {
+fn normalised(a: &Boot, b: &Boot, name: &str) -> f64 {
     let half = (slowness(a, b) / 2.0).exp();
     let saved = a.part(name) / half - b.part(name) * half;
     let whole = (a.total / half + b.total * half) / 2.0;
@@ -217,7 +217,7 @@ fn of_two(question: &Question<'_>, without: &[&Boot]) -> Vec<Quantity> {
             Of::Whole => sides(|boot| boot.total),
             Of::Cpu => sides(|boot| boot.cpu),
             Of::Part(name) => {
-                let shares = pairs().map(|(a, b)| levelled(a, b, name)).collect();
+                let shares = pairs().map(|(a, b)| normalised(a, b, name)).collect();
                 (shares, whole / (2 * without.len()).max(1) as f64)
             }
         };

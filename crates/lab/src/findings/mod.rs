@@ -5,19 +5,19 @@ pub(crate) mod catalogue;
 mod change;
 mod consoles;
 mod gate;
-pub(crate) mod kitchen;
-pub(crate) mod own;
+pub(crate) mod machine_builder;
 mod plan;
 pub mod report;
 mod result;
+pub(crate) mod user_machine;
 
 use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
 use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
-use catalogue::{Finding, Own, CATALOGUE};
-use kitchen::Kitchen;
+use catalogue::{Finding, UserRemedy, CATALOGUE};
+use machine_builder::MachineBuilder;
 use plan::{Menu, BASELINE};
 use report::FindingsReport;
 pub use result::result;
@@ -30,7 +30,7 @@ use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
-use vmeter_session::{cache_dir, carry_out, Given, Measurement};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "findings";
@@ -83,10 +83,10 @@ pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)
 /// True for a cause of which there is a pair of machines, with and without it.
 /// On a machine of one's own it takes a remedy that leaves the machine what it is.
 pub(crate) fn is_measurable(id: &str, own: bool) -> bool {
-    catalogue::named(id).is_some_and(|finding| match finding.own {
+    catalogue::named(id).is_some_and(|finding| match finding.user_remedy {
         _ if !own => true,
-        Own::Remedy(remedy) => remedy.needs.is_none(),
-        Own::Never(_) => false,
+        UserRemedy::Remedy(remedy) => remedy.needs.is_none(),
+        UserRemedy::Never(_) => false,
     })
 }
 
@@ -114,7 +114,7 @@ impl Measurement for FindingsOptions {
         })
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.fields(&self.spec, &begun.spec);
         let ids = (!self.ids.is_empty()).then(|| self.ids.clone());
         given.option("findings", ids, begun.ids.clone());
@@ -172,9 +172,9 @@ fn chosen_machines(
     let base = one(BASELINE, &config.spec)?;
     watch.progress.note("making what the findings need");
     let Menu { mut timed, exact, findings, printing } = if config.spec.command.is_empty() {
-        let kitchen = Kitchen { cache: &cache, base: &config.spec };
+        let builder = MachineBuilder { cache: &cache, base: &config.spec };
         let exact = !config.no_icount && base.is_slowed_by_counting();
-        plan::of_options(&chosen, &kitchen, exact)
+        plan::of_options(&chosen, &builder, exact)
     } else {
         plan::of_own(&chosen, &config.spec, &base.machine, &cache)
     };
@@ -219,16 +219,16 @@ fn how_long(boots: usize, machines: usize, spec: &MachineSpec) -> String {
 fn one(label: &str, spec: &MachineSpec) -> Result<Prepared> {
     let cache = cache_dir()?;
     let mut prepared = prepare(label, spec, &cache)?;
-    prepared.machine.own_init |= kitchen::is_own(&spec.initrd, &cache);
+    prepared.machine.own_init |= machine_builder::is_own(&spec.initrd, &cache);
     Ok(prepared)
 }
 
 /// Why this machine can't be had here, in words.
-pub(crate) fn describable(spec: &MachineSpec, kitchen: &Kitchen<'_>) -> Result<(), String> {
-    if kitchen.is_mock() {
+pub(crate) fn describable(spec: &MachineSpec, builder: &MachineBuilder<'_>) -> Result<(), String> {
+    if builder.is_mock() {
         return Ok(());
     }
-    let described = prepare("", spec, kitchen.cache);
+    let described = prepare("", spec, builder.cache);
     described.map(drop).map_err(|error| format!("{error:#}"))
 }
 
@@ -272,5 +272,5 @@ pub(crate) fn is_measured(verdict: FindingVerdict) -> bool {
 
 /// Why a run was no boot to compare, in words.
 pub(crate) fn failed(outcome: &Outcome, end: Option<&vmeter_model::End>) -> String {
-    crate::words::ended_text(outcome, end).unwrap_or_default()
+    crate::phrases::ended_text(outcome, end).unwrap_or_default()
 }

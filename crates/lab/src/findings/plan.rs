@@ -1,10 +1,10 @@
 //! Which machines a session of findings boots, and in which order.
 
-use super::catalogue::{Finding, Own, Pair};
+use super::catalogue::{Finding, Pair, UserRemedy};
 use super::change::changed;
 use super::consoles;
-use super::kitchen::Kitchen;
-use super::own::{self, OwnMachine};
+use super::machine_builder::MachineBuilder;
+use super::user_machine::{self, OwnMachine};
 use crate::blocks::in_blocks;
 use std::path::Path;
 use vmeter_machine::backend::Machine;
@@ -71,16 +71,16 @@ fn virtual_time(spec: &MachineSpec) -> Option<MachineSpec> {
 }
 
 /// What is asked of a machine described by options.
-pub(crate) fn of_options(findings: &[&Finding], kitchen: &Kitchen<'_>, exact: bool) -> Menu {
+pub(crate) fn of_options(findings: &[&Finding], builder: &MachineBuilder<'_>, exact: bool) -> Menu {
     let mut menu = Menu::default();
-    menu.label(BASELINE, kitchen.base.clone());
+    menu.label(BASELINE, builder.base.clone());
     for finding in findings {
-        let planned = of_finding(&mut menu, finding, kitchen, exact);
+        let planned = of_finding(&mut menu, finding, builder, exact);
         menu.findings.push(planned);
     }
     if findings.iter().any(|finding| finding.cause.id == consoles::FINDING) {
         for label in consoles::LABELS {
-            if let Ok(spec) = consoles::machine(kitchen, label) {
+            if let Ok(spec) = consoles::machine(builder, label) {
                 let label = menu.label(label, spec);
                 menu.printing.push(label);
             }
@@ -92,13 +92,13 @@ pub(crate) fn of_options(findings: &[&Finding], kitchen: &Kitchen<'_>, exact: bo
 fn of_finding(
     menu: &mut Menu,
     finding: &Finding,
-    kitchen: &Kitchen<'_>,
+    builder: &MachineBuilder<'_>,
     exact: bool,
 ) -> PlannedFinding {
     let mut planned =
         PlannedFinding { id: finding.cause.id.to_owned(), ..PlannedFinding::default() };
     for pair in finding.contrasts {
-        match of_pair(menu, finding, pair, kitchen, exact) {
+        match of_pair(menu, finding, pair, builder, exact) {
             Ok(contrast) => planned.contrasts.push(contrast),
             Err(why) => planned.inapplicable = planned.inapplicable.or(Some(why)),
         }
@@ -114,12 +114,12 @@ fn of_pair(
     menu: &mut Menu,
     finding: &Finding,
     pair: &Pair,
-    kitchen: &Kitchen<'_>,
+    builder: &MachineBuilder<'_>,
     exact: bool,
 ) -> Result<PlannedContrast, String> {
-    let with = changed(kitchen.base, pair.with, kitchen)?;
+    let with = changed(builder.base, pair.with, builder)?;
     let without =
-        pair.without.map(|changes| changed(kitchen.base, changes, kitchen)).transpose()?;
+        pair.without.map(|changes| changed(builder.base, changes, builder)).transpose()?;
     if without.as_ref() == Some(&with) {
         return Err("the remedy changes nothing in this machine's configuration".into());
     }
@@ -128,7 +128,7 @@ fn of_pair(
         name => format!("{}: {name}: {side}", finding.cause.id),
     };
     for spec in [Some(&with), without.as_ref()].into_iter().flatten() {
-        super::describable(spec, kitchen)?;
+        super::describable(spec, builder)?;
     }
     let with = menu.label(&name("with"), with);
     let without = without.map(|spec| menu.label(&name("without"), spec));
@@ -157,9 +157,9 @@ pub(crate) fn of_own(
     for finding in findings {
         let mut planned =
             PlannedFinding { id: finding.cause.id.to_owned(), ..PlannedFinding::default() };
-        match &finding.own {
-            Own::Never(why) => planned.inapplicable = Some((*why).to_owned()),
-            Own::Remedy(remedy) => {
+        match &finding.user_remedy {
+            UserRemedy::Never(why) => planned.inapplicable = Some((*why).to_owned()),
+            UserRemedy::Remedy(remedy) => {
                 let unsafe_here = || {
                     let needs = remedy.needs.filter(|_| !remedy.is_safe_in(&own))?;
                     Some(format!("it gives up {}: vmeter tune --allow {needs}", remedy.gives_up))
@@ -167,7 +167,7 @@ pub(crate) fn of_own(
                 let absent = own.closed().or_else(|| (remedy.absent)(&own));
                 let made = match absent.or_else(unsafe_here) {
                     Some(why) => Err(why),
-                    None => own::changed(base, machine, remedy.changes, cache),
+                    None => user_machine::changed(base, machine, remedy.changes, cache),
                 };
                 match made {
                     Err(why) => planned.inapplicable = Some(why),

@@ -32,7 +32,7 @@ use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
-use vmeter_session::{cache_dir, carry_out, Given, Measurement};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides};
 use vmeter_session::{Answer, Experiment, RunOptions, Session, Shardable, Views, Watch};
 
 const KIND: &str = "memory";
@@ -88,7 +88,7 @@ impl Measurement for MemoryOptions {
         })
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.option("--read", self.read_mib, begun.read_mib);
         given.machines("--root and --vs", &self.machines, &begun.machines);
     }

@@ -3,7 +3,7 @@
 use super::guest::{meminfo, GuestMemory};
 use super::moments::Stage;
 use super::Config;
-use crate::words::ended_text;
+use crate::phrases::ended_text;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

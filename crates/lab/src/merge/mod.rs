@@ -227,7 +227,7 @@ fn write(
             .with_context(|| format!("cannot put {} into {}", from.display(), runs.display()))?;
     }
     files::sync_folder(&runs).with_context(|| format!("cannot write {}", runs.display()))?;
-    cut.carry(&folders(parts), &session.dir)?;
+    cut.copy_extra(&folders(parts), &session.dir)?;
     if let Some(gone) = parts.iter().find(|part| !is_saved(&part.session.dir)) {
         let dir = gone.session.dir.display();
         return Err(usage(format!("{dir} was removed while it was read: nothing is merged")));

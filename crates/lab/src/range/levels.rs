@@ -320,7 +320,7 @@ fn many<'l>(
     let mut changes = Vec::new();
     let mut seen_once = Vec::new();
     for (k, ((step, own), found)) in between_them.iter().zip(&placed).zip(steps).enumerate() {
-        let is_of = |s: &&Stretch| s.shape != Shape::Steps && s.holds(k);
+        let is_of = |s: &&Stretch| s.shape != Shape::StepChange && s.holds(k);
         if let Some(stretch) = stretches.iter().find(is_of) {
             let [from, to] = stretch.steps;
             let (Some(of), Some(found)) = (between_them.get(from..to), steps.get(from..to)) else {
@@ -415,7 +415,7 @@ fn together(
     Some(Change {
         shape: match stretch.shape {
             Shape::Creep => ChangeShape::Creep,
-            Shape::Steps | Shape::Open => ChangeShape::Undecided,
+            Shape::StepChange | Shape::Open => ChangeShape::Undecided,
         },
         commits: (first.commit.index + 1..=last.commit.index).collect(),
         before: first.commit.index,

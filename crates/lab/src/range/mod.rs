@@ -40,7 +40,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{folder, identity};
-use vmeter_session::{Answer, Experiment, Given, Shardable, Views};
+use vmeter_session::{Answer, Experiment, ResumeOverrides, Shardable, Views};
 use vmeter_session::{Session, Watch};
 
 /// Measured runs of each commit, unless `--runs` says otherwise.
@@ -213,7 +213,12 @@ fn described(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeRecor
 
 /// What is said beside `--resume`, and what the range was begun with. A shard is no search, and
 /// is told so in words of its own.
-fn note_given(options: &RangeOptions, record: &RangeRecord, is_shard: bool, given: &mut Given) {
+fn note_given(
+    options: &RangeOptions,
+    record: &RangeRecord,
+    is_shard: bool,
+    given: &mut ResumeOverrides,
+) {
     given.option("--build", options.build.as_ref().map(Some), record.build.as_ref());
     given.option("--run", options.run.as_ref().map(Some), record.run.as_ref());
     given.option("--clean", options.clean.then_some(true), record.clean);
@@ -324,7 +329,7 @@ impl Shardable for Kind {
         merged::common(shards).map(|_| ())
     }
 
-    fn carry(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
+    fn copy_extra(&self, shards: &[PathBuf], to: &Path) -> Result<()> {
         merged::carry(shards, to)
     }
 

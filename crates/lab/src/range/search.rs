@@ -372,7 +372,7 @@ impl<'a> Search<'a> {
 
     /// The machine of a build, made if it is not; none where that failed.
     fn machine(&mut self, of: (usize, u32), watch: &mut Watch<'_>) -> Result<Option<usize>> {
-        if self.is_hopeless(of.0) {
+        if self.is_failing(of.0) {
             return Ok(None);
         }
         let planned = self.machines.get(&of).copied();
@@ -430,7 +430,7 @@ impl<'a> Search<'a> {
         Ok(Some(machine))
     }
 
-    fn is_hopeless(&self, commit: usize) -> bool {
+    fn is_failing(&self, commit: usize) -> bool {
         self.failures.get(&commit).is_some_and(|n| *n >= FAILURES)
     }
 
@@ -443,7 +443,7 @@ impl<'a> Search<'a> {
         })?;
         let shard = self.session.record.shard.as_ref();
         let foreign = shard.is_some_and(|own| own.runs.binary_search(&number).is_err());
-        if foreign || self.finished.contains(&number) || self.is_hopeless(of.0) {
+        if foreign || self.finished.contains(&number) || self.is_failing(of.0) {
             return Ok(());
         }
         let Some(machine) = self.machine(of, watch)? else { return Ok(()) };
@@ -451,7 +451,7 @@ impl<'a> Search<'a> {
         let booter = Slotted { recorder: &self.booter, slot };
         let mut boots = Boots(&booter);
         let run = one_run(&self.session, &mut boots, number, &planned, watch)?;
-        watch.progress.run(&run.label, &boots.said(&run));
+        watch.progress.run(&run.label, &boots.summary(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
         self.note(of, number, outcome::sample(self.record, &dir, &run), run.warmup);

@@ -7,7 +7,7 @@
 
 use super::job::{self, shard_dir, ENDED, SCRIPT};
 use super::{client, interrupted, lost, save, JobRecord};
-use crate::boots::said;
+use crate::boots::summary_of;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ impl<'a> Follow<'a> {
         for (_, part) in &mut self.parts {
             for dir in part.news() {
                 let Ok(run) = read_run(&dir) else { continue };
-                progress.run(&run.label, &said(&run));
+                progress.run(&run.label, &summary_of(&run));
             }
         }
     }

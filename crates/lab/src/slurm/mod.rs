@@ -154,7 +154,7 @@ fn shards(dir: &Path, work: Work, script: &str) -> Result<()> {
         })?;
     }
     own_folder(dir, "log")?;
-    files::write_atomic(&dir.join(SCRIPT), &trust::seal_script(dir, SCRIPT, script))?;
+    files::write_atomic(&dir.join(SCRIPT), &trust::sign_script(dir, SCRIPT, script))?;
     Ok(())
 }
 

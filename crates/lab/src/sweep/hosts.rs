@@ -93,14 +93,14 @@ mod tests {
     #[test]
     fn slow_hosts_do_not_make_slow_points() {
         let (record, finished, mut figures) = measured(5);
-        let levelled = level(&record, &finished, &mut figures);
-        assert_eq!(levelled.warnings, Vec::<String>::new());
-        let factors: Vec<f64> = levelled.hosts.iter().filter_map(|h| h.factor).collect();
+        let normalised = level(&record, &finished, &mut figures);
+        assert_eq!(normalised.warnings, Vec::<String>::new());
+        let factors: Vec<f64> = normalised.hosts.iter().filter_map(|h| h.factor).collect();
         let average = (1.0f64 * 1.5 * 0.8).cbrt();
         for (found, planted) in factors.iter().zip([1.0, 1.5, 0.8]) {
             assert!((found * average / planted - 1.0).abs() < 0.02, "{factors:?}");
         }
-        let ci = levelled.hosts[1].factor_ci95.expect("an interval");
+        let ci = normalised.hosts[1].factor_ci95.expect("an interval");
         assert!(ci[0] < factors[1] && factors[1] < ci[1] && ci[1] / ci[0] < 1.05, "{ci:?}");
         for (point, runs) in figures.iter().enumerate() {
             let totals: Vec<f64> = runs.iter().map(|f| f.run.total_s).collect();
@@ -118,9 +118,9 @@ mod tests {
     fn points_that_ran_on_one_host_each_are_left_as_they_are() {
         let (record, finished, mut figures) = measured(1);
         let before = figures[2][0].run.total_s;
-        let levelled = level(&record, &finished, &mut figures);
-        assert!(levelled.warnings[0].contains("share no chain of hosts"), "{levelled:?}");
-        assert!(levelled.hosts.iter().all(|h| h.factor.is_none()));
+        let normalised = level(&record, &finished, &mut figures);
+        assert!(normalised.warnings[0].contains("share no chain of hosts"), "{normalised:?}");
+        assert!(normalised.hosts.iter().all(|h| h.factor.is_none()));
         assert_eq!(figures[2][0].run.total_s, before);
     }
 
@@ -128,8 +128,8 @@ mod tests {
     fn one_host_and_virtual_time_need_nothing() {
         let (record, finished, mut figures) = measured(5);
         figures.iter_mut().flatten().for_each(|f| f.icount = true);
-        let levelled = level(&record, &finished, &mut figures);
-        assert!(levelled.hosts.iter().all(|h| h.factor.is_none() && h.runs == 0));
+        let normalised = level(&record, &finished, &mut figures);
+        assert!(normalised.hosts.iter().all(|h| h.factor.is_none() && h.runs == 0));
         let alone = SessionRecord { shares: vec![], ..record };
         assert!(level(&alone, &finished, &mut figures).hosts.is_empty());
     }

@@ -87,12 +87,12 @@ pub fn result(session: &Session) -> Result<SweepResult> {
     let mut figures: Vec<Vec<Figures>> =
         machines.iter().map(|m| crate::measured::of_machine(&finished, &m.label)).collect();
     let numbers: BTreeSet<u32> = finished.iter().map(|(_, record)| record.index).collect();
-    let levelled = hosts::level(&session.record, &numbers, &mut figures);
+    let normalised = hosts::level(&session.record, &numbers, &mut figures);
     if figures.iter().all(Vec::is_empty) {
         return Err(session.no_runs(&unread));
     }
     let mut warnings = unread;
-    warnings.extend(levelled.warnings);
+    warnings.extend(normalised.warnings);
     warnings.extend(session.record.notes.iter().cloned());
     let phases = figures::phase_order(figures.iter().flatten().map(Figures::phase_names));
     let points: Vec<SweepPoint> =
@@ -125,7 +125,7 @@ pub fn result(session: &Session) -> Result<SweepResult> {
         scaling,
         steps,
         explained,
-        hosts: levelled.hosts,
+        hosts: normalised.hosts,
         warnings,
         saved_in: session.dir.display().to_string(),
     };

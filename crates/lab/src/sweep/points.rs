@@ -17,7 +17,7 @@ use vmeter_model::shard::{Shard, ShardPlan};
 use vmeter_model::sweep::Settings;
 use vmeter_model::{Accel, MachineSpec};
 use vmeter_session::failure::usage;
-use vmeter_session::{cache_dir, record, Given, Measurement, Watch};
+use vmeter_session::{cache_dir, record, Measurement, ResumeOverrides, Watch};
 use vmeter_stats::{sharded_plan, Slot};
 
 /// Measured boots of each point, unless `--runs` says otherwise or more are needed to compare
@@ -72,7 +72,7 @@ impl Measurement for SweepOptions {
         Ok(Config::of(self, &points_of(self)?))
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.fields(&self.spec, &begun.spec);
         given.option("--watch", self.watch, begun.watch);
         given.option("--warmup", self.runs.warmup, begun.repeats.warmups());

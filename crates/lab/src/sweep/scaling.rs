@@ -114,7 +114,7 @@ impl Line<'_> {
     }
 
     /// The samples as if all blocks had met the host alike, with the scatter of single runs.
-    fn levelled(&self, samples: &Samples) -> Samples {
+    fn normalised(&self, samples: &Samples) -> Samples {
         let points = samples.len() as f64;
         let Some(runs) = self.blocked(samples).filter(|_| points > 1.0) else {
             return samples.clone();
@@ -156,7 +156,7 @@ impl Line<'_> {
     fn calm(&self, samples: &Samples) -> Samples {
         let runs: Vec<Vec<f64>> = samples.iter().map(|(_, runs)| runs.clone()).collect();
         let calm = samples.iter().zip(cut(&runs)).map(|((x, _), runs)| (*x, runs)).collect();
-        self.levelled(&calm)
+        self.normalised(&calm)
     }
 }
 
@@ -367,7 +367,7 @@ fn once(mut samples: Samples) -> Samples {
 }
 
 fn steps(line: &Line<'_>) -> Vec<MarginalStep> {
-    let totals = line.levelled(&line.samples(|run| run.run.total_s));
+    let totals = line.normalised(&line.samples(|run| run.run.total_s));
     let pairs = line.points.windows(2).zip(totals.windows(2));
     pairs
         .filter_map(|(points, totals)| {

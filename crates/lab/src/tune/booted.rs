@@ -1,10 +1,10 @@
 //! A tuning's boots as they are on disk.
 
-use super::asked::Stage;
+use super::config::Stage;
 use super::inventory::Inventory;
 use super::predict::Watched;
 use crate::blocks::{pairs, ByBlock};
-use crate::words::ended_text;
+use crate::phrases::ended_text;
 use anyhow::Result;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

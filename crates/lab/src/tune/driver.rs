@@ -1,10 +1,10 @@
 //! Boots what the search wants: machines are made as they are needed, and each boot is kept.
 
-use super::asked::{with, Asked, ORIGINAL};
+use super::config::{with, Config, ORIGINAL};
 use super::search::Next;
 use crate::booter::Recorder;
 use crate::boots::Boots;
-use crate::findings::kitchen;
+use crate::findings::machine_builder;
 use crate::prepare::{prepare, Prepared};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -81,7 +81,7 @@ impl Driver {
                 watch.progress.end();
                 self.session.withdraw(error);
             })?;
-            watch.progress.run(&run.label, &boots.said(&run));
+            watch.progress.run(&run.label, &boots.summary(&run));
             self.note(&run);
         }
         watch.progress.end();
@@ -99,7 +99,7 @@ impl Driver {
     ///
     /// # Errors
     /// A machine that can't be described, a full disk.
-    pub fn add(&mut self, next: &Next, asked: &mut Asked, original_s: f64) -> Result<()> {
+    pub fn add(&mut self, next: &Next, asked: &mut Config, original_s: f64) -> Result<()> {
         let mut machines = Vec::new();
         for (label, ids) in &next.machines {
             machines.push(self.machine(label, ids, asked, original_s)?);
@@ -121,7 +121,7 @@ impl Driver {
         let (from, to) = (number(from)?, number(plan.len())?);
         let base = next.machines.first().map(|(label, _)| label.clone()).unwrap_or_default();
         let (kind, replicas) = (next.kind.clone(), next.replicas);
-        asked.stages.push(super::asked::Stage { kind, from, to, base, replicas });
+        asked.stages.push(super::config::Stage { kind, from, to, base, replicas });
         self.session.record.asked = serde_json::to_value(&asked)?;
         self.session.save()
     }
@@ -131,7 +131,7 @@ impl Driver {
         &mut self,
         label: &str,
         ids: &[String],
-        asked: &mut Asked,
+        asked: &mut Config,
         original_s: f64,
     ) -> Result<usize> {
         if let Some(known) = self.session.record.machines.iter().position(|m| m.label == label) {
@@ -164,7 +164,7 @@ pub(crate) fn one(label: &str, spec: &MachineSpec) -> Result<Prepared> {
 
 fn is_own(prepared: &Prepared, cache: &Path) -> bool {
     let named = argv::values(&prepared.machine.argv, "initrd").pop().map(PathBuf::from);
-    kitchen::is_own(&named, cache)
+    machine_builder::is_own(&named, cache)
 }
 
 /// The machine as a command line: what options describe is what they are turned into. One that is played

@@ -5,9 +5,9 @@
 //! all of them together, and all but some in turn, until each is proven or dropped. What is left is
 //! measured afresh beside the original, by runs that chose nothing: these alone say how much faster it is.
 
-mod asked;
 mod booted;
 mod candidates;
+mod config;
 mod driver;
 mod inventory;
 mod predict;
@@ -20,7 +20,7 @@ mod state;
 
 use crate::shown::Shown;
 use anyhow::Result;
-use asked::{own_machine, with, Asked, Planned, ORIGINAL};
+use config::{own_machine, with, Config, Planned, ORIGINAL};
 use driver::Driver;
 use report::TuneReport;
 pub use result::result;
@@ -31,7 +31,9 @@ use vmeter_model::tune::{Allow, Keep, TuneResult};
 use vmeter_model::MachineSpec;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{begin, cache_dir, record, resumed, Answer, Experiment, Given, RunOptions};
+use vmeter_session::{
+    begin, cache_dir, record, resumed, Answer, Experiment, ResumeOverrides, RunOptions,
+};
 use vmeter_session::{Session, Shardable, Views, Watch, NOT_CUT};
 
 const KIND: &str = "tune";
@@ -67,7 +69,7 @@ pub fn tune(options: &TuneOptions, watch: &mut Watch<'_>) -> Result<TuneResult> 
         Ok(())
     })?;
     let session = saved.map_or_else(|| begun(options, watch), Ok)?;
-    let mut asked: Asked = session.asked()?;
+    let mut asked: Config = session.asked()?;
     let mut driver = Driver::open(session)?;
     let read = booted::Read::default();
     loop {
@@ -91,7 +93,7 @@ fn said(next: &search::Next) -> String {
     )
 }
 
-fn note_given(options: &TuneOptions, begun: &Asked, given: &mut Given) {
+fn note_given(options: &TuneOptions, begun: &Config, given: &mut ResumeOverrides) {
     given.fields(&options.spec, &begun.given);
     given.option("--budget", options.budget_s, begun.budget_s);
     given.option("--worth", options.worth, begun.worth);
@@ -121,7 +123,7 @@ fn begun(options: &TuneOptions, watch: &mut Watch<'_>) -> Result<Session> {
         let made = || with(&base, &prepared.machine, std::slice::from_ref(&id), &cache).err();
         Planned { barred: barred.or_else(made), id }
     });
-    let asked = Asked {
+    let asked = Config {
         given: options.spec.clone(),
         candidates: planned.collect(),
         budget_s: options.budget_s.unwrap_or(DEFAULT_BUDGET_S),

@@ -1,8 +1,8 @@
 //! From saved boots to the answer. Live and old sessions both come through here.
 
-use super::asked::{candidate, Asked, Kind, Stage, ORIGINAL};
 use super::booted::{Boots, Read, Seen};
 use super::candidates;
+use super::config::{candidate, Config, Kind, Stage, ORIGINAL};
 use super::inventory::compare;
 use super::search;
 use super::state::{broken, Fate, Standing, State};
@@ -30,7 +30,7 @@ struct Fresh {
 /// # Errors
 /// When the session's folder cannot be read or holds no finished run.
 pub fn result(session: &Session) -> Result<TuneResult> {
-    let asked: Asked = session.asked()?;
+    let asked: Config = session.asked()?;
     let read = Read::default();
     let (boots, mut warnings) = Boots::of(session, &read)?;
     if boots.count() == 0 {

@@ -1,7 +1,7 @@
 //! A round of the race: the machine with all candidates, and all but some of them, in turn.
 
-use super::asked::{candidate, Group};
 use super::booted::Pairs;
+use super::config::{candidate, Group};
 use vmeter_render::quantity::compact_seconds;
 use vmeter_stats::race::{Standing as Raced, LOOKS};
 use vmeter_stats::{estimate_signed, Race};

@@ -1,6 +1,6 @@
 //! What is booted next.
 
-use super::asked::{in_order, Group, Kind, ORIGINAL};
+use super::config::{in_order, Group, Kind, ORIGINAL};
 use super::state::{Fate, State, NOTHING_PROVEN};
 use vmeter_model::run::WatchLevel;
 use vmeter_stats::race::{Standing as Raced, LOOKS};

@@ -1,8 +1,8 @@
 //! How far a tuning is: what its stages say of each candidate so far. Nothing is remembered that does not
 //! follow from what is on disk.
 
-use super::asked::{candidate, in_order, Asked, Group, Kind, Stage, ORIGINAL};
 use super::booted::{Boots, Pairs, Seen};
+use super::config::{candidate, in_order, Config, Group, Kind, Stage, ORIGINAL};
 use super::inventory::{compare, difference};
 use super::round::Round;
 use std::rc::Rc;
@@ -54,7 +54,7 @@ pub(crate) enum Fate {
 /// How far it is.
 pub(crate) struct State<'a> {
     /// What is asked, and what was done.
-    pub asked: &'a Asked,
+    pub asked: &'a Config,
     /// The boots.
     pub boots: &'a Boots<'a>,
     /// Each candidate.
@@ -91,8 +91,8 @@ pub(crate) struct State<'a> {
 
 impl<'a> State<'a> {
     /// By the stages so far.
-    pub fn of(asked: &'a Asked, boots: &'a Boots<'a>) -> Self {
-        let standing = |planned: &super::asked::Planned| Standing {
+    pub fn of(asked: &'a Config, boots: &'a Boots<'a>) -> Self {
+        let standing = |planned: &super::config::Planned| Standing {
             id: planned.id.clone(),
             predicted: None,
             fate: planned.barred.clone().map_or(Fate::Open, Fate::Out),

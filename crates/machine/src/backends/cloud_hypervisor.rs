@@ -8,7 +8,7 @@ use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::KernelKind;
-use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use vmeter_model::MachineSpec;
@@ -99,9 +99,9 @@ impl Dialect for CloudHypervisor {
             .then(|| format!("cloud-hypervisor's debug port: {of}, code {value:#04x}"))
     }
 
-    fn read(&self, argv: &[OsString]) -> Told {
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let named = |option: &str| argv::long(argv, option).map(|(_, file)| PathBuf::from(file));
-        let mut told = Told {
+        let mut told = ParsedCommandLine {
             accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
             kernel: named("kernel"),
             initrd: named("initramfs"),

@@ -11,7 +11,7 @@ use crate::capabilities;
 use crate::files::{digest, kernel_kind, KernelKind};
 use crate::launch::{self, LaunchError};
 use crate::output::version_line;
-use crate::vmm::{Console, Dialect, Told};
+use crate::vmm::{Console, Dialect, ParsedCommandLine};
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::Path;
@@ -208,7 +208,7 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
 }
 
 /// What the command line says of its machine, and digests of what is booted.
-fn take(machine: &mut Machine, told: Told, argv: &[OsString], request: &Request<'_>) {
+fn take(machine: &mut Machine, told: ParsedCommandLine, argv: &[OsString], request: &Request<'_>) {
     let (accel, why) = told.accel;
     machine.accel = accel.parse().ok();
     machine.choose("accel", accel, why);

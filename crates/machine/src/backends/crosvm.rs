@@ -7,7 +7,7 @@ use super::direct::Describing;
 use crate::argv::{self, option};
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::{kernel_kind, KernelKind};
-use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use vmeter_model::MachineSpec;
@@ -89,10 +89,10 @@ impl Dialect for Crosvm {
         Abilities { image: Some(PROGRAM), ..Abilities::default() }
     }
 
-    fn read(&self, argv: &[OsString]) -> Told {
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let restored = self.restores(argv).is_some();
         let on_stdout = argv::values(argv, "serial").iter().any(|v| v.contains("type=stdout"));
-        Told {
+        ParsedCommandLine {
             accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
             kernel: kernel(argv).filter(|_| !restored),
             initrd: option(argv, ("initrd", "i")).map(|(_, file)| PathBuf::from(file)),

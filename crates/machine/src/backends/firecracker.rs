@@ -8,7 +8,7 @@ use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::KernelKind;
-use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told, EXITS_BY_RESET};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine, EXITS_BY_RESET};
 use serde_json::{json, Value};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -113,8 +113,8 @@ impl Dialect for Firecracker {
         (is_stamp && (thread == "main" || thread.starts_with("fc_"))).then_some(words)
     }
 
-    fn read(&self, argv: &[OsString]) -> Told {
-        let mut told = Told {
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
+        let mut told = ParsedCommandLine {
             accel: ("kvm".into(), "Firecracker knows nothing else"),
             kernel: None,
             initrd: None,

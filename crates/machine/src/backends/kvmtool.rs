@@ -8,7 +8,7 @@ use super::direct::Describing;
 use crate::argv::{self, option};
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::KernelKind;
-use crate::vmm::{Abilities, ConfigFile, Console, Dialect, Told, EXITS_BY_RESET};
+use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine, EXITS_BY_RESET};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use vmeter_model::MachineSpec;
@@ -88,7 +88,7 @@ impl Dialect for Kvmtool {
         Abilities { image: Some(PROGRAM), ..Abilities::default() }
     }
 
-    fn read(&self, argv: &[OsString]) -> Told {
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let named = |names| option(argv, names).map(|(_, file)| PathBuf::from(file));
         let console = match option(argv, ("console", "")) {
             Some((_, value)) if value == "serial" => Console::Stdout("--console serial"),
@@ -98,7 +98,7 @@ impl Dialect for Kvmtool {
             // Its own default, and what its kernel is told.
             _ => Console::Stdout("by default; --console virtio is hvc0"),
         };
-        Told {
+        ParsedCommandLine {
             accel: ("kvm".into(), "kvmtool knows nothing else"),
             kernel: named(KERNEL),
             initrd: named(INITRD),

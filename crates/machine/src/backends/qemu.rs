@@ -9,7 +9,7 @@ use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::capabilities;
 use crate::output::version_line;
-use crate::vmm::{exits_by_reset, Abilities, ConfigFile, Console, Dialect, Told};
+use crate::vmm::{exits_by_reset, Abilities, ConfigFile, Console, Dialect, ParsedCommandLine};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl Dialect for Qemu {
         }
     }
 
-    fn read(&self, argv: &[OsString]) -> Told {
+    fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let console = if argv::console_on_stdout(argv) {
             Console::Stdout("as the command line says")
         } else if argv::values(argv, "device").iter().any(|d| d.starts_with("virtconsole")) {
@@ -142,7 +142,7 @@ impl Dialect for Qemu {
             Console::Unsaid(&["-serial", "stdio"])
         };
         let named = |option: &str| argv::values(argv, option).last().map(PathBuf::from);
-        Told {
+        ParsedCommandLine {
             accel: (argv::accelerator(argv), "as the command line says"),
             kernel: named("kernel"),
             initrd: named("initrd"),

@@ -136,7 +136,7 @@ pub struct Door {
 #[derive(Debug)]
 enum How {
     /// The kernel tells; when its news were last read.
-    Told(Vec<Box<dyn Source>>, Ns),
+    ParsedCommandLine(Vec<Box<dyn Source>>, Ns),
     /// /proc is looked through: each process with its start and the image that it had.
     Looked(HashMap<i32, (u64, bool)>),
 }
@@ -184,7 +184,7 @@ impl Door {
     }
 
     fn told(wanted: Wanted, sources: Vec<Box<dyn Source>>) -> Door {
-        Door { wanted, how: How::Told(sources, now_ns()), last: None, passed: None }
+        Door { wanted, how: How::ParsedCommandLine(sources, now_ns()), last: None, passed: None }
     }
 
     fn looking(wanted: Wanted) -> Door {
@@ -200,7 +200,7 @@ impl Door {
 
     /// True if it sees the VMMs of all users.
     pub fn sees_all(&self) -> bool {
-        matches!(self.how, How::Told(..))
+        matches!(self.how, How::ParsedCommandLine(..))
     }
 
     /// The next VMM, unless `stop` says that it is not waited for any longer.
@@ -211,7 +211,7 @@ impl Door {
         let _first = self.sees_all().then(Urgent::begin);
         while !stop() {
             let found = match &mut self.how {
-                How::Told(sources, read) => {
+                How::ParsedCommandLine(sources, read) => {
                     let heard = news(sources, read)?;
                     self.wanted.first(heard, &mut self.last, &mut self.passed)
                 }

@@ -7,7 +7,7 @@
 mod leave;
 mod who;
 
-use super::asked::{Asked, Asks};
+use super::daemon_clients::{Asks, DaemonClient};
 use super::ends::{changed, gone_is_fine, is_stopped, kill_group};
 use super::family::{has_machine, number, Family};
 use super::image::{self, Breakpoint};
@@ -137,7 +137,7 @@ pub struct Seen {
     pub ended: Vec<String>,
     pub runs_on: Vec<Left>,
     pub has_vmm: bool,
-    pub asked: Option<Asked>,
+    pub asked: Option<DaemonClient>,
     pub told_by: Option<String>,
     pub vmm: Option<String>,
     pub vmm_argv: Vec<OsString>,

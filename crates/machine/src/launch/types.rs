@@ -1,6 +1,6 @@
 //! What a launch is told, and what comes back.
 
-use super::asked::Asked;
+use super::daemon_clients::DaemonClient;
 use super::tracee::Tracee;
 use crate::vmm::Dialect;
 use signal_hook::low_level::signal_name;
@@ -278,7 +278,7 @@ pub struct Exit {
     pub has_vmm: bool,
     /// Who asked a process outside of the launch for something, as a client of a daemon does; of a
     /// launch in which no VMM was seen.
-    pub asked: Option<Asked>,
+    pub asked: Option<DaemonClient>,
     /// The process of the launch that sent the VMM the signal by which it ends (SIGTERM and its
     /// like), in words: how a launcher ends its VMM.
     pub told_by: Option<String>,

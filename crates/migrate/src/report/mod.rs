@@ -74,7 +74,7 @@ impl<'a> MigrateReport<'a> {
             };
             let gap = compact_seconds(gap);
             text += &format!(
-                " The switch stopped the guest for {most}{gap}{which}; QEMU reports {said}."
+                " Across the switch, the guest had no heartbeat for {most}{gap}{which}; QEMU reports {said} of downtime."
             );
             text += &self.gap_before();
         }
@@ -116,7 +116,7 @@ impl<'a> MigrateReport<'a> {
         if let Some(point) = self.result.points.first() {
             let MigrateWorkload { working_set_bytes, resident_bytes, .. } = point.workload;
             let value = format!(
-                "{} MiB with data; it writes {} MiB of it page by page, again and again",
+                "{} MiB with data; it writes {} MiB of it page by page, over and over, at the dirty rate",
                 resident_bytes >> 20,
                 working_set_bytes >> 20
             );
@@ -243,7 +243,7 @@ impl Report for MigrateReport<'_> {
             Document { title: "vmeter migrate".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "medians of {}; guest gap: between two of its heartbeats ({:.0} ms), across the switch",
+            "medians of {}; the guest has a heartbeat every {:.0} ms",
             plural(result.setup.runs as u64, "run"),
             result.setup.heartbeat_s * 1e3
         );
@@ -254,25 +254,18 @@ impl Report for MigrateReport<'_> {
             document.heading("Why not", "");
         }
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
-        document
-            .heading("Left to send", "MB over time, one run each; at the left: top of the scale");
+        document.heading(
+            "Remaining",
+            "MB to send over time, one run each; at the left: top of the scale",
+        );
         document.push(Block::Curves(self.curves(detail)));
-        document.heading(
-            "Predicted",
-            "from dirty rate and bandwidth alone; actual: whether it converged",
-        );
+        document.heading("Predicted", "from dirty rate and bandwidth alone");
         document.push(Block::Table(self.predictions()));
-        document.heading(
-            "Rounds",
-            "one run per setting; pages to send: left at the begin of the round",
-        );
+        document.heading("Rounds", "one run per setting");
         document.push(Block::Table(self.rounds(detail)));
         let gaps = self.gaps();
         if !gaps.rows.is_empty() {
-            let note =
-                "one run per setting; stopped: STOP to RESUME; guest clock: how far it moved \
-                        meanwhile; gap before: longest gap until STOP";
-            document.heading("Downtime", note);
+            document.heading("Downtime", "one run per setting");
             document.push(Block::Table(gaps));
         }
         document.push(Block::Notices(closing_notices(

@@ -14,7 +14,7 @@ impl MigrateReport<'_> {
             Column::text("outcome", 0),
             Column::number("total", 0),
             Column::number("downtime", 0),
-            Column::number("guest gap", 0),
+            Column::number("guest gap", 0).meaning("between two heartbeats, across the switch"),
             Column::number("rounds", 1),
             Column::number("dirtied", 2),
             Column::number("sent", 2),
@@ -57,7 +57,7 @@ impl MigrateReport<'_> {
             Column::number("rounds", 2),
             Column::number("total", 1),
             Column::number("downtime", 1),
-            Column::text("actual", 0),
+            Column::text("actual", 0).meaning("whether it converged"),
         ]);
         let mut table = Table::new(columns);
         for point in &self.result.points {
@@ -97,7 +97,7 @@ impl MigrateReport<'_> {
             Column::number("round", 0),
             Column::number("begins", 1),
             Column::number("takes", 0),
-            Column::number("pages to send", 0),
+            Column::number("pages to send", 0).meaning("left as the round begins"),
             Column::number("sent", 1),
             Column::number("dirtied meanwhile", 0),
             Column::number("throttle", 2),
@@ -131,11 +131,11 @@ impl MigrateReport<'_> {
     pub(super) fn gaps(&self) -> Table {
         let mut table = Table::new(vec![
             Column::name("setting"),
-            Column::number("guest gap", 0),
-            Column::number("stopped", 0),
+            Column::number("guest gap", 0).meaning("between two heartbeats, across the switch"),
+            Column::number("stopped", 0).meaning("STOP to RESUME"),
             Column::number("QEMU reports", 0),
-            Column::number("guest clock", 0),
-            Column::number("gap before", 1),
+            Column::number("guest clock", 0).meaning("how far it moved meanwhile"),
+            Column::number("gap before", 1).meaning("longest gap until STOP"),
             Column::number("gap after", 1),
             Column::number("lost after", 2),
         ]);

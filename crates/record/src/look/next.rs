@@ -67,7 +67,7 @@ enum Ended {
 }
 
 /// What was read of a guest while it was followed: all that is left of one whose VMM has ended.
-struct Kept {
+struct GuestReadings {
     rings: Vec<Box<dyn Live>>,
     tied: Option<Tied>,
     /// When its following ended.
@@ -104,7 +104,7 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
         sampled = begin(following, &vmm);
         (ended, kept) = wait(following, &vmm);
     }
-    let Kept { rings: kept, tied, at, has_kernel, was_restarted, stood } = kept;
+    let GuestReadings { rings: kept, tied, at, has_kernel, was_restarted, stood } = kept;
     let (mut run, mut warnings) = begun(following, &vmm, (first, outcome(following, ended)));
     if was_restarted {
         warnings.push(RESTARTED.into());
@@ -261,7 +261,7 @@ fn finished(
 }
 
 /// Reads the guest's log until it is up; its clock is tied to the host's beside it, as soon as it has one.
-fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
+fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, GuestReadings) {
     let (stage, folders) = (Stage::default(), (following.dir, following.cache));
     std::thread::scope(|scope| {
         let tied = scope.spawn(|| tie_early(folders, vmm, &stage));
@@ -277,7 +277,7 @@ fn wait(following: &Following<'_>, vmm: &Vmm) -> (Ended, Kept) {
         let stood = stage.stood.load(Ordering::Relaxed);
         // What ties the clock is of before, or after, nobody knows.
         let tied = tied.filter(|_| stood == 0);
-        (ended, Kept { rings, tied, at, has_kernel, was_restarted, stood })
+        (ended, GuestReadings { rings, tied, at, has_kernel, was_restarted, stood })
     })
 }
 

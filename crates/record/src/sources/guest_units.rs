@@ -50,7 +50,7 @@ pub struct GuestUnits;
 
 /// A unit's file, or a link to it among those that another wants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SavedUnitFile {
     /// Its path in its file system; none where its name is not known any more.
     path: Option<String>,
     /// Its lines that are in [`KEYS`].
@@ -59,7 +59,7 @@ pub struct Kept {
 
 impl Recorder for GuestUnits {
     type Parameters = NoParameters;
-    type Raw = Vec<Kept>;
+    type Raw = Vec<SavedUnitFile>;
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
@@ -72,7 +72,7 @@ impl Recorder for GuestUnits {
         dir: &Path,
         source: &SourceRecord,
         _: NoParameters,
-    ) -> Result<Vec<Kept>, SourceError> {
+    ) -> Result<Vec<SavedUnitFile>, SourceError> {
         let bytes = read_bounded(dir, source, 0)?;
         serde_json::from_slice(&bytes)
             .map_err(|error| SourceError::Other(format!("{NAME}: {FILE} can't be read: {error}")))
@@ -80,7 +80,7 @@ impl Recorder for GuestUnits {
 
     fn decode(
         &self,
-        kept: &Vec<Kept>,
+        kept: &Vec<SavedUnitFile>,
         _: &SourceRecord,
         _: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
@@ -99,7 +99,7 @@ impl Recorder for GuestUnits {
 struct Recording {
     kernel: GuestKernel,
     dir: PathBuf,
-    kept: Vec<Kept>,
+    kept: Vec<SavedUnitFile>,
 }
 
 impl Live for Recording {
@@ -137,7 +137,7 @@ fn is_unit(folder: &str, name: &str) -> bool {
 }
 
 /// What is kept of a file.
-fn keep(file: CachedFile) -> Option<Kept> {
+fn keep(file: CachedFile) -> Option<SavedUnitFile> {
     let CachedFile { path, content } = file;
     let named = |path: &String| {
         let (folder, name) = path.rsplit_once('/').unwrap_or_default();
@@ -152,7 +152,7 @@ fn keep(file: CachedFile) -> Option<Kept> {
     let text = text.replace("\\\n", " ");
     let known = |line: &&str| KEYS.iter().any(|key| line.starts_with(key));
     let lines = text.lines().map(str::trim).filter(known).filter(|line| line.len() <= MAX_LINE);
-    Some(Kept { path, lines: lines.map(str::to_owned).collect() })
+    Some(SavedUnitFile { path, lines: lines.map(str::to_owned).collect() })
 }
 
 /// Who overrides whom (systemd.unit(5), "Unit File Load Path"); paths below `/run` are those
@@ -166,9 +166,9 @@ fn rank(path: &str) -> u8 {
 }
 
 /// Units: by name, and those whose name is not known.
-fn units(kept: &[Kept]) -> Vec<UnitFile> {
-    let of_path = |file: &Kept| file.path.as_deref().map_or(0, rank);
-    let mut sorted: Vec<&Kept> = kept.iter().collect();
+fn units(kept: &[SavedUnitFile]) -> Vec<UnitFile> {
+    let of_path = |file: &SavedUnitFile| file.path.as_deref().map_or(0, rank);
+    let mut sorted: Vec<&SavedUnitFile> = kept.iter().collect();
     sorted.sort_by_key(|file| of_path(file));
     let mut units: BTreeMap<&str, UnitFile> = BTreeMap::new();
     let mut nameless = Vec::new();
@@ -234,14 +234,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn file(path: &str, text: &str) -> Option<Kept> {
+    fn file(path: &str, text: &str) -> Option<SavedUnitFile> {
         let path = Some(path.to_owned()).filter(|path| !path.is_empty());
         keep(CachedFile { path, content: Some(text.as_bytes().to_vec()) })
     }
 
     #[test]
     fn files_of_a_unit_are_one_unit() {
-        let kept: Vec<Kept> = [
+        let kept: Vec<SavedUnitFile> = [
             (
                 "/usr/lib/systemd/system/a.service",
                 "# x\n[Unit]\nDescription=A\nAfter=b.service \\\n c.service\n[Service]\n\
@@ -278,7 +278,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_files_panic(path in "(/etc|/usr/lib)?/systemd/[a-z./]{0,20}", text in "\\PC{0,60}") {
-            let kept: Vec<Kept> = file(&path, &format!("[Unit]\n{text}")).into_iter().collect();
+            let kept: Vec<SavedUnitFile> = file(&path, &format!("[Unit]\n{text}")).into_iter().collect();
             let _ = units(&kept);
             let _ = place(&path);
         }

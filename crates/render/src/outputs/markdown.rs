@@ -176,6 +176,10 @@ impl Markdown {
                 && !cells.all(|cell| matches!(cell, Cell::Bar { .. } | Cell::Spark(_)))
         };
         let columns: Vec<usize> = (0..table.columns.len()).filter(drawn).collect();
+        let legend = table.legend(columns.iter().copied());
+        if !legend.is_empty() {
+            writeln!(out, "\n{}", escape_line(&legend))?;
+        }
         writeln!(out)?;
         for column in &columns {
             write!(out, "| {} ", escape(&table.column_title(*column)))?;

@@ -24,7 +24,7 @@ mod systemd_boot_menu;
 mod udev_settle;
 mod unpack_initrd;
 
-use crate::rules::{PERSON, UNPACK};
+use crate::rules::{INTERACTIVE, UNPACK};
 pub use initrds::smaller_initrd;
 use registry::Named;
 use std::collections::HashMap;
@@ -112,7 +112,7 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
 
 /// True for a wait that is a thing of its own, whoever waits.
 pub fn is_wait(name: &str) -> bool {
-    name.starts_with(PERSON) || name == UNPACK
+    name.starts_with(INTERACTIVE) || name == UNPACK
 }
 
 /// True for a span that is part of another of the same cause.

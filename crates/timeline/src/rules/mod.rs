@@ -35,7 +35,7 @@ use crate::facts::RunIndex;
 use crate::tree::Growing;
 pub(crate) use another::{another, Another, XEN};
 pub(crate) use firmware::{of_firmware, part_name, to_rom};
-pub(crate) use interactive::PERSON;
+pub(crate) use interactive::INTERACTIVE;
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
 pub(crate) use stages::SYSTEMD;

@@ -109,18 +109,24 @@ impl Hist {
         }
     }
 
-    /// The value that a share `q` (0 to 1) does not exceed, within 1.6 %.
+    /// The value below which a share `q` (0 to 1) lies, within 1.6 %: between two neighbours by a
+    /// straight line (type 7 of Hyndman and Fan, as R and NumPy do).
     pub fn quantile(&self, q: f64) -> Option<f64> {
-        let rank = (q * self.count as f64).ceil().max(1.0) as u64;
+        let at = q.clamp(0.0, 1.0) * self.count.checked_sub(1)? as f64;
+        let below = self.ranked(at as u64);
+        let above = self.ranked(at.ceil() as u64);
+        Some(below + at.fract() * (above - below))
+    }
+
+    /// The duration before which `rank` shorter ones lie.
+    fn ranked(&self, rank: u64) -> f64 {
         let mut seen = 0;
-        for (at, &n) in self.buckets.iter().enumerate() {
+        let reached = self.buckets.iter().position(|&n| {
             seen += u64::from(n);
-            if n > 0 && seen >= rank {
-                let middle = middle(self.base + at);
-                return Some(middle.clamp(self.min as f64, self.max as f64));
-            }
-        }
-        (self.count > 0).then_some(self.max as f64)
+            seen > rank
+        });
+        let value = reached.map_or(self.max as f64, |at| middle(self.base + at));
+        value.clamp(self.min as f64, self.max as f64)
     }
 }
 
@@ -185,8 +191,9 @@ mod tests {
             prop_assert!(hist.buckets.len() <= 2048);
             prop_assert_eq!(hist.total(), values.iter().map(|&v| u128::from(v)).sum::<u128>());
             for q in [0.5, 0.99] {
-                let rank = (q * values.len() as f64).ceil().max(1.0) as usize;
-                let exact = values[rank - 1] as f64;
+                let at = q * (values.len() - 1) as f64;
+                let (below, above) = (values[at as usize] as f64, values[at.ceil() as usize] as f64);
+                let exact = below + at.fract() * (above - below);
                 let found = hist.quantile(q).unwrap_or(f64::NAN);
                 prop_assert!((found - exact).abs() <= exact / 64.0 + 1e-9, "{found} {exact}");
             }

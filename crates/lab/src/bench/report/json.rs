@@ -1,6 +1,6 @@
 //! The JSON body of a bench. Field names are fixed by schema `vmeter/1`.
 
-use crate::parts::{self, Comparison};
+use crate::json_common::{self, Comparison};
 use vmeter_model::result::{BenchMachine, BenchResult, FailedRun, NotCompared};
 use vmeter_model::Cause;
 use vmeter_render::exported;
@@ -33,7 +33,7 @@ exported! {
         end: Option<&'static str> = |machine| machine.end.map(Cause::word),
         outliers: &'a [usize],
         tails: Vec<Quantile> = |machine| tails(&machine.samples_s).iter().map(exported).collect(),
-        machine: parts::Machine<'a>,
+        machine: json_common::Machine<'a>,
     }
 
     struct Quantile of Tail {
@@ -47,9 +47,9 @@ exported! {
 
     struct Failure<'a> of FailedRun {
         run: u32,
-        outcome: parts::Failure<'a> = |failed| exported(&failed.outcome),
+        outcome: json_common::Failure<'a> = |failed| exported(&failed.outcome),
         #[serde(skip_serializing_if = "Option::is_none")]
-        end: Option<parts::End<'a>>,
+        end: Option<json_common::End<'a>>,
     }
 
     struct Refused<'a> of NotCompared {

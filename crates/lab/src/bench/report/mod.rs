@@ -2,8 +2,8 @@
 
 mod json;
 
+use crate::phrases::ended_text;
 use crate::verdict::{interval_pct, ratio_words, said_once, sentence, verdict_tone, verdict_words};
-use crate::words::ended_text;
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
 use vmeter_model::{Cause, ResolvedOption};
@@ -166,7 +166,7 @@ impl<'a> BenchReport<'a> {
             Fact::new("command", shell::join(&self.result.envelope.argv), ""),
             Fact::new("started at", &self.result.envelope.started_at, ""),
         ];
-        let host = crate::words::host_line(&self.result.envelope.host);
+        let host = crate::phrases::host_line(&self.result.envelope.host);
         facts.push(Fact::new("host", host, ""));
         for machine in &self.result.machines {
             let label = &machine.label;

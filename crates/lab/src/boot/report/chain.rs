@@ -4,7 +4,7 @@
 //! ended last before a moment is what that moment waited for: read backwards, the outermost
 //! spans with a handle are the chain.
 
-use super::things::has_handle;
+use super::actionable::has_handle;
 use super::tree::{length, SpanTree};
 use super::views::{off_by, rounds, start_and_length, tone};
 use vmeter_model::span::UNATTRIBUTED;

@@ -2,9 +2,9 @@
 
 use super::{BootReport, Facts};
 use crate::gate::runs_wanted;
+use crate::phrases::host_line;
+use crate::phrases::plain;
 use crate::verdict::slow_runs;
-use crate::words::host_line;
-use crate::words::plain;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
 use vmeter_model::run::Origin;

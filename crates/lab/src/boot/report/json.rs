@@ -1,11 +1,11 @@
 //! The JSON body of a boot. Field names are fixed by schema `vmeter/1`.
 
+use super::actionable::{things, ThingRow};
 use super::causes::{known_causes, CauseRow};
 use super::done_timelines;
 use super::named::{named_marks, MarkRow};
 use super::stages::{bars, BarRow};
-use super::things::{things, ThingRow};
-use crate::parts::{failure, watch, Comparison, End, Failure, Machine, Phase, RunPhase};
+use crate::json_common::{failure, watch, Comparison, End, Failure, Machine, Phase, RunPhase};
 use std::collections::BTreeMap;
 use vmeter_model::result::{self, AnalysedRun, BootResult};
 use vmeter_model::run::{self, SourceRecord};

@@ -1,5 +1,6 @@
 //! `vmeter boot`: where a boot's time goes.
 
+mod actionable;
 mod causes;
 mod chain;
 mod colours;
@@ -11,11 +12,10 @@ mod pictures;
 mod screen;
 mod stages;
 mod tables;
-mod things;
 mod tree;
 mod views;
 
-use crate::words::ended_text;
+use crate::phrases::ended_text;
 use colours::Palette;
 use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};

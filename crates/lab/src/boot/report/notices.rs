@@ -3,7 +3,7 @@
 use super::stages::is_dead;
 use super::why;
 use super::{BootReport, Notices};
-use crate::words::{grouped, run_list};
+use crate::phrases::{grouped, run_list};
 use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::Outcome;
 use vmeter_model::time::seconds;

@@ -1,11 +1,11 @@
 //! The boot on one screen of 24 lines and 80 columns: what a terminal shows unless more is
 //! asked for.
 
+use super::actionable::{things, Actionable, REMEDY_COLUMNS};
 use super::causes::{known_causes, Known};
 use super::facts::is_of;
 use super::named::named_marks;
 use super::stages::bars;
-use super::things::{things, Thing, REMEDY_COLUMNS};
 use super::BootReport;
 use crate::booter::UNTRACED;
 use std::collections::BTreeSet;
@@ -390,8 +390,8 @@ pub(super) fn error(error_ns: vmeter_model::Ns, of_s: f64) -> String {
 /// and how many others have one.
 fn inexact(timelines: &[&Timeline]) -> Option<Fact> {
     let things = things(timelines);
-    let error = |thing: &Thing| error(thing.error, thing.estimate.mean);
-    let inexact: Vec<&Thing> =
+    let error = |thing: &Actionable| error(thing.error, thing.estimate.mean);
+    let inexact: Vec<&Actionable> =
         things.iter().take(LARGEST).filter(|thing| !error(thing).is_empty()).collect();
     let most = inexact.iter().max_by_key(|thing| thing.error)?;
     let others = match inexact.len() - 1 {
@@ -412,7 +412,7 @@ fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
     let whole: f64 = timelines.iter().map(|t| seconds(t.total)).sum::<f64>();
     let mean = whole / timelines.len().max(1) as f64;
     let things = things(timelines);
-    let large = |thing: &&Thing| thing.estimate.mean > WORTH_A_ROW * mean;
+    let large = |thing: &&Actionable| thing.estimate.mean > WORTH_A_ROW * mean;
     for thing in things.iter().take(most).filter(large) {
         let share = if mean > 0.0 { thing.estimate.mean / mean } else { 0.0 };
         table.row(vec![

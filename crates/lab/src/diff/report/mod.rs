@@ -191,7 +191,7 @@ fn unit(kind: DiffKind) -> Unit {
 /// True for a part that differs beyond noise, and no more than the rest of the boot.
 fn as_the_rest(row: &DiffRow) -> bool {
     let p = row.p_value.zip(row.p_value_levelled);
-    p.is_some_and(|(raw, levelled)| raw <= ALPHA && levelled > ALPHA)
+    p.is_some_and(|(raw, normalised)| raw <= ALPHA && normalised > ALPHA)
 }
 
 /// What a row's figures mean, in two words.

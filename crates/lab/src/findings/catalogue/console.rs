@@ -1,6 +1,6 @@
 //! What is printed, and to where.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Kernel, Vmm};
 use vmeter_model::findings::Price;
 use vmeter_model::tune::Keep;
@@ -17,7 +17,7 @@ pub(super) const UART_COST: Finding = Finding {
     ],
     price: Price::KernelParameter,
     remedy: "print less, or to a virtio console (the table of consoles)",
-    own: Own::Never("see quiet: the kernel's log is what is printed"),
+    user_remedy: UserRemedy::Never("see quiet: the kernel's log is what is printed"),
 };
 
 pub(super) const SERIAL_BIOS: Finding = Finding {
@@ -29,13 +29,13 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     contrasts: &[Pair::of(&[Vmm(&["-machine", "graphics=off"])], &[])],
     price: Price::VmmOption,
     remedy: "-machine graphics=on with -display none",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
             let no = || "neither -nographic nor graphics=off: no serial console of the BIOS";
             (!on).then(|| no().into())
         },
-        changes: &[OwnChange::Arguments(&["-machine", "graphics=on"])],
+        changes: &[UserChange::Arguments(&["-machine", "graphics=on"])],
         gives_up: "the firmware's text on the serial port",
         breaks: &[Keep::Log],
         predicts: &[Part::Span("bios:*", 0.0, 0.7)],
@@ -56,12 +56,12 @@ pub(super) const QUIET: Finding = Finding {
     ],
     price: Price::KernelParameter,
     remedy: "quiet; initcalls from ftrace and not from the console",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.is_quiet(),
         changes: &[
-            OwnChange::KernelLess("ignore_loglevel"),
-            OwnChange::KernelLess("initcall_debug"),
-            OwnChange::Kernel("quiet loglevel=4"),
+            UserChange::KernelLess("ignore_loglevel"),
+            UserChange::KernelLess("initcall_debug"),
+            UserChange::Kernel("quiet loglevel=4"),
         ],
         gives_up: "the kernel's log on the console; dmesg keeps it",
         breaks: &[Keep::Log],

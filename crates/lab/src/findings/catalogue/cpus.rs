@@ -1,6 +1,6 @@
 //! More vCPUs than one.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Kernel, Smp};
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry;
@@ -18,7 +18,7 @@ pub(super) const VCPUS: Finding = Finding {
     ],
     price: Price::OtherMachine,
     remedy: "-smp 1",
-    own: Own::Never("a machine with fewer vCPUs is another one"),
+    user_remedy: UserRemedy::Never("a machine with fewer vCPUs is another one"),
 };
 
 pub(super) const TSC_RELIABLE: Finding = Finding {
@@ -30,13 +30,13 @@ pub(super) const TSC_RELIABLE: Finding = Finding {
     contrasts: &[Pair::of(&[Smp(4)], &[Smp(4), Kernel("tsc=reliable")]).per(3.0, "further vCPU")],
     price: Price::KernelParameter,
     remedy: "tsc=reliable",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let one = machine.smp() < 2;
             let why = one.then(|| "it has one vCPU".to_owned());
             why.or_else(|| machine.says("tsc"))
         },
-        changes: &[OwnChange::Kernel("tsc=reliable")],
+        changes: &[UserChange::Kernel("tsc=reliable")],
         gives_up: "detection of an unstable TSC",
         predicts: &[Part::Span("kernel:smp_init", 0.0, 0.9)],
         ..Remedy::FREE

@@ -1,6 +1,6 @@
 //! The firmware.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Firmware, Machine, Vmm};
 use vmeter_model::findings::Price;
 use vmeter_model::tune::Keep;
@@ -18,9 +18,9 @@ pub(super) const QBOOT: Finding = Finding {
     ],
     price: Price::Firmware,
     remedy: "-bios qboot.rom",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.needs_more_than_a_kernel(),
-        changes: &[OwnChange::Arguments(&["-bios", "qboot.rom"])],
+        changes: &[UserChange::Arguments(&["-bios", "qboot.rom"])],
         gives_up: "option ROMs, boot from a disk, BIOS services",
         breaks: &[Keep::Firmware],
         predicts: &[Part::Span("bios:overhead", 0.3, 1.0), Part::Span("kernel:setup", 0.0, 0.9)],
@@ -45,7 +45,7 @@ pub(super) const BIOS_FAST: Finding = Finding {
     )],
     price: Price::OtherMachine,
     remedy: "a SeaBIOS built without them",
-    own: Own::Never("a machine without those parts is another one"),
+    user_remedy: UserRemedy::Never("a machine without those parts is another one"),
 };
 
 /// Four disks that answer at once and hold nothing.
@@ -79,9 +79,9 @@ pub(super) const DISK_PROBE: Finding = Finding {
     ],
     price: Price::VmmOption,
     remedy: "-boot strict=on, and no bootindex for them",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_spare_disks(),
-        changes: &[OwnChange::Arguments(&["-boot", "strict=on"])],
+        changes: &[UserChange::Arguments(&["-boot", "strict=on"])],
         gives_up: "boot from a disk",
         breaks: &[Keep::Firmware],
         predicts: &[

@@ -1,8 +1,8 @@
 //! What is in the initramfs, and how it is packed.
 
-use super::{files, Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{files, Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Init, Kernel, Make};
-use crate::findings::kitchen::Kitchen;
+use crate::findings::machine_builder::MachineBuilder;
 use vmeter_appliance::{ApplianceSpec, Compression};
 use vmeter_model::findings::Price;
 use vmeter_model::tune::Keep;
@@ -12,20 +12,20 @@ use vmeter_timeline::registry;
 const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
 
 /// The udev appliance without a blacklist of modules.
-fn all_modules(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
-    if kitchen.is_mock() {
+fn all_modules(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    if builder.is_mock() {
         return Ok(());
     }
-    let usual = ApplianceSpec::udev(kitchen.kernel()?.modules());
+    let usual = ApplianceSpec::udev(builder.kernel()?.modules());
     let all = ApplianceSpec { blacklist: Vec::new(), ..usual.clone() };
-    let cache = kitchen.cache.join("appliances");
+    let cache = builder.cache.join("appliances");
     let build = |spec| vmeter_appliance::build_in(&cache, spec).map_err(|e| e.to_string());
     if build(&usual)?.sha256 == build(&all)?.sha256 {
         return Err("of this kernel's modules those for virtio need none that the blacklist \
                     names (it has no drm and no sound): both initramfs are the same"
             .into());
     }
-    kitchen.initramfs(spec, &all)
+    builder.initramfs(spec, &all)
 }
 
 pub(super) const MODULES: Finding = Finding {
@@ -37,12 +37,12 @@ pub(super) const MODULES: Finding = Finding {
     contrasts: &[Pair::of(&[Init("udev"), Make(all_modules)], &[Init("udev")])],
     price: Price::GuestFiles,
     remedy: "a blacklist of modules when the initramfs is made",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 
-fn with_true(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+fn with_true(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(), String> {
     let programs = vec!["/usr/bin/true".into()];
-    kitchen.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
+    builder.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
 }
 
 pub(super) const LIBC: Finding = Finding {
@@ -54,15 +54,19 @@ pub(super) const LIBC: Finding = Finding {
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,
     remedy: "an init that is linked statically, or without a C library",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 
-fn packed(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, how: Compression) -> Result<(), String> {
-    if kitchen.is_mock() {
+fn packed(
+    builder: &MachineBuilder<'_>,
+    spec: &mut MachineSpec,
+    how: Compression,
+) -> Result<(), String> {
+    if builder.is_mock() {
         return Ok(());
     }
-    let usual = ApplianceSpec::udev(kitchen.kernel()?.modules());
-    kitchen.initramfs(spec, &ApplianceSpec { compression: how, ..usual })
+    let usual = ApplianceSpec::udev(builder.kernel()?.modules());
+    builder.initramfs(spec, &ApplianceSpec { compression: how, ..usual })
 }
 
 pub(super) const UNCOMPRESSED: Finding = Finding {
@@ -73,21 +77,21 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],
     contrasts: &[
         Pair::of(
-            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::Gzip))],
-            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::None))],
+            &[Make(|builder, spec| packed(builder, spec, Compression::Gzip))],
+            &[Make(|builder, spec| packed(builder, spec, Compression::None))],
         )
         .named("gzip"),
         Pair::of(
-            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::Zstd))],
-            &[Make(|kitchen, spec| packed(kitchen, spec, Compression::None))],
+            &[Make(|builder, spec| packed(builder, spec, Compression::Zstd))],
+            &[Make(|builder, spec| packed(builder, spec, Compression::None))],
         )
         .named("zstd"),
     ],
     price: Price::GuestFiles,
     remedy: "an initramfs that is not packed, of plain modules",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_initrd(),
-        changes: &[OwnChange::Make("unpacked-initrd", files::unpack_initrd)],
+        changes: &[UserChange::Make("unpacked-initrd", files::unpack_initrd)],
         gives_up: "a small initrd: the file is an unpacked copy",
         breaks: &[Keep::Initrd],
         predicts: &[
@@ -98,11 +102,11 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     }),
 };
 
-fn with_debug_info(kitchen: &Kitchen<'_>, _: &mut MachineSpec) -> Result<(), String> {
-    if kitchen.is_mock() {
+fn with_debug_info(builder: &MachineBuilder<'_>, _: &mut MachineSpec) -> Result<(), String> {
+    if builder.is_mock() {
         return Ok(());
     }
-    let folder = kitchen.kernel()?.modules().folder;
+    let folder = builder.kernel()?.modules().folder;
     let (all, debugged) = vmeter_appliance::debugged_modules(&folder)
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     Err(format!(
@@ -120,5 +124,5 @@ pub(super) const STRIP: Finding = Finding {
     contrasts: &[Pair::of(&[Make(with_debug_info)], &[])],
     price: Price::GuestFiles,
     remedy: "strip -g",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };

@@ -1,6 +1,6 @@
 //! The kernel, by its command line, and how it is entered.
 
-use super::{files, Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{files, Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Kernel, Machine};
 use vmeter_model::findings::Price;
 use vmeter_model::tune::{Allow, Keep};
@@ -15,9 +15,9 @@ pub(super) const ENTRY: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Machine("pvh")])],
     price: Price::Kernel,
     remedy: "the uncompressed kernel, entered by PVH (-kernel vmlinux; --machine pvh)",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_kernel(),
-        changes: &[OwnChange::Make("vmlinux", files::enter_by_pvh)],
+        changes: &[UserChange::Make("vmlinux", files::enter_by_pvh)],
         // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
         gives_up: "KASLR, which the decompressor does; the kernel's file is an unpacked copy",
         needs: Some(Allow::Insecure),
@@ -41,7 +41,9 @@ pub(super) const ACPI_OFF: Finding = Finding {
     contrasts: &[Pair::of(&[Kernel("vmeter.exit=reset")], &[Kernel("acpi=off vmeter.exit=reset")])],
     price: Price::OtherMachine,
     remedy: "acpi=off (the machine then can't be powered off)",
-    own: Own::Never("a machine without ACPI is another one: it can't be powered off"),
+    user_remedy: UserRemedy::Never(
+        "a machine without ACPI is another one: it can't be powered off",
+    ),
 };
 
 pub(super) const FTRACE: Finding = Finding {
@@ -53,7 +55,7 @@ pub(super) const FTRACE: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::Kernel,
     remedy: "a kernel without CONFIG_FUNCTION_TRACER",
-    own: Own::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("it takes another kernel"),
 };
 
 pub(super) const CRYPTO_TESTS: Finding = Finding {
@@ -65,9 +67,9 @@ pub(super) const CRYPTO_TESTS: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Kernel("cryptomgr.notests")])],
     price: Price::KernelParameter,
     remedy: "cryptomgr.notests",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.says("cryptomgr.notests"),
-        changes: &[OwnChange::Kernel("cryptomgr.notests")],
+        changes: &[UserChange::Kernel("cryptomgr.notests")],
         gives_up: "the self-tests of ciphers, which FIPS asks for",
         predicts: &[
             Part::Span("initcall crypto_algapi_init", 0.7, 1.0),
@@ -88,9 +90,9 @@ pub(super) const SERIAL_8250: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Kernel("8250.nr_uarts=1")])],
     price: Price::KernelParameter,
     remedy: "8250.nr_uarts=1",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.says("8250.nr_uarts"),
-        changes: &[OwnChange::Kernel("8250.nr_uarts=1")],
+        changes: &[UserChange::Kernel("8250.nr_uarts=1")],
         gives_up: "serial ports from the second one on",
         breaks: &[Keep::Serial],
         predicts: &[Part::Span("initcall serial8250_init", 0.2, 1.0)],
@@ -107,5 +109,5 @@ pub(super) const INITCALLS: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::Kernel,
     remedy: "a smaller kernel: custom-kernel, minimal-kernel",
-    own: Own::Never("it takes another kernel: custom-kernel and minimal-kernel"),
+    user_remedy: UserRemedy::Never("it takes another kernel: custom-kernel and minimal-kernel"),
 };

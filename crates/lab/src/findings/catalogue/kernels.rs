@@ -1,6 +1,6 @@
 //! Other kernels.
 
-use super::{Finding, Own, Pair};
+use super::{Finding, Pair, UserRemedy};
 use crate::findings::change::Change::{Kernel, Make};
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry;
@@ -19,13 +19,13 @@ pub(super) const CUSTOM: Finding = Finding {
                (initcall_blacklist=)",
     expected: &["kernel:initcalls-before-userspace"],
     contrasts: &[
-        Pair::of(&[], &[Make(|kitchen, spec| kitchen.built(spec, "custom"))])
+        Pair::of(&[], &[Make(|builder, spec| builder.built(spec, "custom"))])
             .named("vmeter kernel build --config custom"),
         Pair::of(&[], &[Kernel(LEFT_OUT)]).named("stand-in: initcalls left out"),
     ],
     price: Price::Kernel,
     remedy: "vmeter kernel build --config custom",
-    own: Own::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("it takes another kernel"),
 };
 
 pub(super) const MINIMAL: Finding = Finding {
@@ -34,8 +34,8 @@ pub(super) const MINIMAL: Finding = Finding {
     published: "697 → 288 ms before user space",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace"],
-    contrasts: &[Pair::of(&[], &[Make(|kitchen, spec| kitchen.built(spec, "minimal"))])],
+    contrasts: &[Pair::of(&[], &[Make(|builder, spec| builder.built(spec, "minimal"))])],
     price: Price::Kernel,
     remedy: "vmeter kernel build --config minimal",
-    own: Own::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("it takes another kernel"),
 };

@@ -43,7 +43,7 @@ pub(crate) struct Finding {
     /// How to be rid of it, in words.
     pub remedy: &'static str,
     /// How a user's own machine is rid of it.
-    pub own: Own,
+    pub user_remedy: UserRemedy,
 }
 
 /// Two machines, both made of the one that is asked about.
@@ -89,7 +89,7 @@ impl Pair {
 }
 
 /// How a user's own command line is rid of a cause.
-pub(crate) enum Own {
+pub(crate) enum UserRemedy {
     /// By this, if the command line has the cause.
     Remedy(Remedy),
     /// By nothing that leaves the machine what it is, or nothing at all: the reason.
@@ -98,7 +98,7 @@ pub(crate) enum Own {
 
 /// A change of a user's command line.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum OwnChange {
+pub(crate) enum UserChange {
     /// Words on the kernel's command line.
     Kernel(&'static str),
     /// Arguments at the end.

@@ -1,6 +1,6 @@
 //! PCI: probing what is there, and what is not.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Kernel, Make, RootPorts, Smp, Vmm};
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::Price;
@@ -67,7 +67,7 @@ pub(super) const PROBE: Finding = Finding {
     ],
     price: Price::OtherMachine,
     remedy: "devices and ports that are not used left out",
-    own: Own::Never("a machine with fewer devices is another one"),
+    user_remedy: UserRemedy::Never("a machine with fewer devices is another one"),
 };
 
 /// An initramfs whose init loads these modules.
@@ -85,17 +85,17 @@ pub(super) const VIRTIO_PCI: Finding = Finding {
     contrasts: &[Pair::of(
         &[
             Vmm(&["-device", "virtio-rng-pci"]),
-            Make(|kitchen, spec| {
-                let from = Some(kitchen.kernel()?.modules());
+            Make(|builder, spec| {
+                let from = Some(builder.kernel()?.modules());
                 let wanted = ApplianceSpec { modules_from: from, ..loading(&["virtio_pci"]) };
-                kitchen.initramfs(spec, &wanted)
+                builder.initramfs(spec, &wanted)
             }),
         ],
         &[Vmm(&["-device", "virtio-rng-pci"])],
     )],
     price: Price::Kernel,
     remedy: "virtio_pci built into the kernel (vmeter kernel build)",
-    own: Own::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("it takes another kernel"),
 };
 
 pub(super) const PARALLEL: Finding = Finding {
@@ -111,13 +111,13 @@ pub(super) const PARALLEL: Finding = Finding {
     ],
     price: Price::KernelParameter,
     remedy: "driver_async_probe=*",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let one = machine.smp() < 2;
             let why = one.then(|| "it has one vCPU".to_owned());
             why.or_else(|| machine.says("driver_async_probe"))
         },
-        changes: &[OwnChange::Kernel("driver_async_probe=*")],
+        changes: &[UserChange::Kernel("driver_async_probe=*")],
         gives_up: "an order of device names that never changes",
         breaks: &[Keep::Names],
         predicts: &[

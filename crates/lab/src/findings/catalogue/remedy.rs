@@ -1,8 +1,8 @@
 //! How a user's own machine is rid of a cause: what it takes, what it gives up, and what it should
 //! save. `vmeter findings` measures each alone, `vmeter tune` looks for the best of them together.
 
-use super::OwnChange;
-use crate::findings::own::OwnMachine;
+use super::UserChange;
+use crate::findings::user_machine::OwnMachine;
 use vmeter_model::tune::{Allow, Keep};
 
 /// How a machine is rid of a cause.
@@ -11,7 +11,7 @@ pub(crate) struct Remedy {
     /// Why the machine does not have the cause, if it does not.
     pub absent: fn(&OwnMachine) -> Option<String>,
     /// What takes the cause away.
-    pub changes: &'static [OwnChange],
+    pub changes: &'static [UserChange],
     /// What is given up by it, in words.
     pub gives_up: &'static str,
     /// What has to be allowed first.

@@ -1,8 +1,8 @@
 //! User space: the root, udev, and what init scripts run.
 
-use super::{Finding, Own, Pair};
+use super::{Finding, Pair, UserRemedy};
 use crate::findings::change::Change::{Init, Kernel, Make, Root};
-use crate::findings::kitchen::Kitchen;
+use crate::findings::machine_builder::MachineBuilder;
 use std::path::Path;
 use vmeter_appliance::ApplianceSpec;
 use vmeter_model::findings::Price;
@@ -20,7 +20,7 @@ pub(super) const DAX: Finding = Finding {
     contrasts: &[Pair::of(&[Root("virtio-blk")], &[Root("dax")]).timed_only()],
     price: Price::OtherMachine,
     remedy: "--root dax; what memory it saves: vmeter memory",
-    own: Own::Never("a machine with another disk is another one"),
+    user_remedy: UserRemedy::Never("a machine with another disk is another one"),
 };
 
 pub(super) const UDEV: Finding = Finding {
@@ -32,23 +32,27 @@ pub(super) const UDEV: Finding = Finding {
     contrasts: &[Pair::of(&[Init("udev")], &[])],
     price: Price::GuestFiles,
     remedy: "an init that loads what it needs by name",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 
 /// Programs of the host that the guest has in both machines.
-fn programs(kitchen: &Kitchen<'_>, spec: &mut MachineSpec, paths: &[&str]) -> Result<(), String> {
-    let absent = paths.iter().find(|path| !kitchen.is_mock() && !Path::new(path).is_file());
+fn programs(
+    builder: &MachineBuilder<'_>,
+    spec: &mut MachineSpec,
+    paths: &[&str],
+) -> Result<(), String> {
+    let absent = paths.iter().find(|path| !builder.is_mock() && !Path::new(path).is_file());
     if let Some(path) = absent {
         return Err(format!(
             "{path} is not installed on this host, so vmeter cannot copy it into the guest"
         ));
     }
     let programs = paths.iter().map(Into::into).collect();
-    kitchen.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
+    builder.initramfs(spec, &ApplianceSpec { programs, ..ApplianceSpec::minimal() })
 }
 
-fn with_hwclock(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
-    programs(kitchen, spec, &["/usr/sbin/hwclock"])
+fn with_hwclock(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+    programs(builder, spec, &["/usr/sbin/hwclock"])
 }
 
 pub(super) const HWCLOCK: Finding = Finding {
@@ -63,13 +67,13 @@ pub(super) const HWCLOCK: Finding = Finding {
     )],
     price: Price::GuestFiles,
     remedy: "none: the kernel sets its clock itself (CONFIG_RTC_HCTOSYS)",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 
 /// Programs with some forty libraries between them.
-fn with_libraries(kitchen: &Kitchen<'_>, spec: &mut MachineSpec) -> Result<(), String> {
+fn with_libraries(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(), String> {
     let all = ["/usr/bin/udevadm", "/usr/bin/qemu-img", "/usr/bin/bash", "/sbin/ldconfig"];
-    programs(kitchen, spec, &all)
+    programs(builder, spec, &all)
 }
 
 pub(super) const LDCONFIG: Finding = Finding {
@@ -84,5 +88,5 @@ pub(super) const LDCONFIG: Finding = Finding {
     )],
     price: Price::GuestFiles,
     remedy: "a ready /etc/ld.so.cache",
-    own: Own::Never(OWN_GUEST),
+    user_remedy: UserRemedy::Never(OWN_GUEST),
 };

@@ -1,6 +1,6 @@
 //! Before the guest's first instruction: the VMM, and who starts it.
 
-use super::{Finding, Own, OwnChange, Pair, Part, Remedy};
+use super::{Finding, Pair, Part, Remedy, UserChange, UserRemedy};
 use crate::findings::change::Change::{Make, Vmm};
 use vmeter_model::findings::Price;
 use vmeter_timeline::registry;
@@ -14,7 +14,7 @@ pub(super) const LINK_LOADING: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::OtherMachine,
     remedy: "a VMM with fewer libraries, or a static one",
-    own: Own::Never("a VMM that is linked otherwise is another program"),
+    user_remedy: UserRemedy::Never("a VMM that is linked otherwise is another program"),
 };
 
 pub(super) const FW_CFG_DMA: Finding = Finding {
@@ -26,13 +26,13 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
     contrasts: &[Pair::of(&[Vmm(&["-global", "fw_cfg.dma_enabled=off"])], &[])],
     price: Price::VmmOption,
     remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has it",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let off =
                 machine.has_value("fw_cfg.dma_enabled=off") || machine.is_without_fw_cfg_dma();
             (!off).then(|| "nothing in its command line turns fw_cfg's DMA off".into())
         },
-        changes: &[OwnChange::Arguments(&["-global", "fw_cfg.dma_enabled=on"])],
+        changes: &[UserChange::Arguments(&["-global", "fw_cfg.dma_enabled=on"])],
         predicts: &[Part::Span("kernel:load", 0.5, 1.0), Part::Span("bios:overhead", 0.0, 0.9)],
         ..Remedy::FREE
     }),
@@ -57,11 +57,13 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
     stand_in: "",
     expected: &["vmm:wrapper"],
     contrasts: &[
-        Pair::of(&[Make(|kitchen, spec| kitchen.launcher(spec, "asks", ASKS))], &[]).timed_only()
+        Pair::of(&[Make(|builder, spec| builder.launcher(spec, "asks", ASKS))], &[]).timed_only()
     ],
     price: Price::Launcher,
     remedy: "remember the answers, by the VMM's size and time",
-    own: Own::Never("the launcher is yours: vmeter starts the VMM without asking it anything"),
+    user_remedy: UserRemedy::Never(
+        "the launcher is yours: vmeter starts the VMM without asking it anything",
+    ),
 };
 
 /// Starts the machine stopped, waits for the monitor's greeting and lets it go.
@@ -90,11 +92,11 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
     stand_in: "a script that waits for QMP's greeting without sleeping, in libvirt's place",
     expected: &["vmm:init", "vmm:wrapper"],
     contrasts: &[
-        Pair::of(&[Make(|kitchen, spec| kitchen.launcher(spec, "waits", WAITS))], &[]).timed_only()
+        Pair::of(&[Make(|builder, spec| builder.launcher(spec, "waits", WAITS))], &[]).timed_only()
     ],
     price: Price::Launcher,
     remedy: "no -S, or a launcher that does not poll",
-    own: Own::Remedy(Remedy {
+    user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let stopped = machine.has_word("-S");
             Some(if stopped {

@@ -1,6 +1,6 @@
 //! The JSON body of findings. Field names are fixed by schema `vmeter/1`.
 
-use crate::parts;
+use crate::json_common;
 use vmeter_model::findings::{
     ConsoleCost, ConsoleShare, Contrast, ExactContrast, FindingRow, FindingsResult, Moved,
 };
@@ -11,7 +11,7 @@ use vmeter_render::exported::{exported, Estimate, Word};
 exported! {
     /// The fields after the envelope.
     pub(super) struct Body<'a> of FindingsResult {
-        machine: parts::Machine<'a>,
+        machine: json_common::Machine<'a>,
         own: bool,
         baseline: Option<Estimate>,
         findings: Vec<Finding<'a>> = |result| exported(&result.rows),

@@ -107,7 +107,7 @@ impl<'a> FindingsReport<'a> {
             Column::number("saves", 0),
             Column::text("where", 2),
             Column::number("per unit", 0),
-            Column::text("unit", 1),
+            Column { shrinks_to: Some(12), ..Column::text("unit", 0) },
         ];
         columns.extend(counted.then(|| Column::number("exits", 1)));
         columns.push(Column::number("p", 1));
@@ -227,9 +227,7 @@ impl<'a> FindingsReport<'a> {
         );
         document.push(Block::Table(self.table()));
         if let Some(table) = self.parts() {
-            let note =
-                "time that each saves (negative: costs), and each unit of it (vCPU, device, …)";
-            document.heading("Variants", note);
+            document.heading("Variants", "time that each saves; negative: costs");
             document.push(Block::Table(table));
         }
         if let Some(table) = self.consoles() {
@@ -260,7 +258,7 @@ impl<'a> FindingsReport<'a> {
         let mut facts = vec![
             Fact::new("command", vmeter_base::shell::join(&result.envelope.argv), ""),
             Fact::new("started at", &result.envelope.started_at, ""),
-            Fact::new("host", crate::words::host_line(&result.envelope.host), ""),
+            Fact::new("host", crate::phrases::host_line(&result.envelope.host), ""),
             Fact::new(
                 "boots",
                 result.boots.to_string(),

@@ -1,8 +1,8 @@
 //! The JSON body of `vmeter memory`. Field names are fixed by schema `vmeter/1`.
 
+use crate::json_common;
 use crate::memory::guest::GuestMemory;
 use crate::memory::result::{MachineMemory, MemoryResult, Moment, PartFigures, Sample, VmmFigures};
-use crate::parts;
 use std::collections::BTreeMap;
 use vmeter_model::result::FailedRun;
 use vmeter_render::exported;
@@ -31,7 +31,7 @@ exported! {
         vmm: Option<Vmm> = |moment| Some(Vmm::of(moment.middle()?.vmm.as_ref()?)),
         runs: Vec<Run<'a>> = |moment| exported(&moment.samples),
         failures: Vec<Failure<'a>>,
-        machine: parts::Machine<'a>,
+        machine: json_common::Machine<'a>,
     }
 
     struct Run<'a> of Sample {
@@ -67,8 +67,8 @@ exported! {
 
     struct Failure<'a> of FailedRun {
         run: u32,
-        outcome: parts::Failure<'a> = |failed| exported(&failed.outcome),
+        outcome: json_common::Failure<'a> = |failed| exported(&failed.outcome),
         #[serde(skip_serializing_if = "Option::is_none")]
-        end: Option<parts::End<'a>>,
+        end: Option<json_common::End<'a>>,
     }
 }

@@ -111,8 +111,8 @@ impl<'a> MemoryReport<'a> {
             Column::number("peak RSS", 0),
             Column::number("RSS", 0),
             Column::number("PSS", 0),
-            Column::number("min RSS", 1),
-            Column::number("max RSS", 1),
+            Column::number("min RSS", 1).meaning("over all runs"),
+            Column::number("max RSS", 1).meaning("over all runs"),
             Column::number("runs", 2),
         ]);
         for (machine, moment, sample) in self.rows() {
@@ -157,7 +157,7 @@ impl<'a> MemoryReport<'a> {
         let mut facts = vec![
             Fact::new("command", shell::join(&self.result.envelope.argv), ""),
             Fact::new("started at", &self.result.envelope.started_at, ""),
-            Fact::new("host", crate::words::host_line(&self.result.envelope.host), ""),
+            Fact::new("host", crate::phrases::host_line(&self.result.envelope.host), ""),
         ];
         for machine in &self.result.machines {
             for moment in &machine.moments {
@@ -212,7 +212,7 @@ impl Report for MemoryReport<'_> {
         }
         let vmms = self.vmm_table();
         if !vmms.rows.is_empty() {
-            let note = format!("as the host sees it; {of}; min and max RSS: over all runs");
+            let note = format!("as the host sees it; {of}");
             document.heading("VMM process", note);
             document.push(Block::Table(vmms));
             document.heading("What the VMM's RSS consists of", "from /proc/PID/smaps");

@@ -1,7 +1,7 @@
 //! The JSON body of a range. Field names are fixed by schema `vmeter/1`.
 
 use crate::diff::report as diff;
-use crate::parts::Host;
+use crate::json_common::Host;
 use vmeter_model::range::{self, RangeResult};
 use vmeter_render::exported;
 use vmeter_render::exported::{Estimate, Word};

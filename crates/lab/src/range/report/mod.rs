@@ -343,10 +343,20 @@ impl<'a> RangeReport<'a> {
             false => format!("of them {}", parts.join(", ")),
         };
         if record.bisect {
-            let scan = format!("a linear scan: {linear_boots} runs, {linear_builds} builds");
+            let scan = match record.build {
+                Some(_) => format!("a linear scan: {linear_boots} runs, {linear_builds} builds"),
+                None => format!("a linear scan: {linear_boots} runs"),
+            };
             linear = if linear.is_empty() { scan } else { format!("{linear}; {scan}") };
         }
-        facts.push(Fact::new("spent", format!("{boots} runs, {builds} builds"), linear));
+        let mut spent = format!("{boots} runs");
+        if record.warmup > 0 {
+            spent += ", warm-ups included";
+        }
+        if record.build.is_some() {
+            spent += &format!("; {builds} builds");
+        }
+        facts.push(Fact::new("spent", spent, linear));
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
             let of = match (all, record.bisect, &record.build) {

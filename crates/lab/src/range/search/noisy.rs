@@ -15,7 +15,7 @@ impl Search<'_> {
         let mut bisection = decision::fresh(self.record);
         let mut seen = self.observe(&mut bisection, 0);
         loop {
-            self.skip_hopeless(&mut bisection);
+            self.skip_failing(&mut bisection);
             let Some(commit) = bisection.next_index() else {
                 if self.size(&bisection, watch)? {
                     continue;
@@ -38,9 +38,9 @@ impl Search<'_> {
         }
     }
 
-    fn skip_hopeless(&self, bisection: &mut Bisection) {
+    fn skip_failing(&self, bisection: &mut Bisection) {
         for commit in 0..self.record.commits.len() {
-            if self.is_hopeless(commit) {
+            if self.is_failing(commit) {
                 bisection.skip(commit);
             }
         }
@@ -84,7 +84,7 @@ impl Search<'_> {
         let builds = 1..=self.record.builds.max(1);
         let side = |commits: &mut dyn Iterator<Item = usize>| -> sizing::Candidates {
             commits
-                .filter(|commit| !self.is_hopeless(*commit))
+                .filter(|commit| !self.is_failing(*commit))
                 .flat_map(|commit| builds.clone().map(move |build| (commit, build)))
                 .map(|of| (of, self.machines.contains_key(&of)))
                 .collect()

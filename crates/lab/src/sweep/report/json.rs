@@ -1,7 +1,7 @@
 //! The JSON body of a sweep. Field names are fixed by schema `vmeter/1`.
 
 use crate::diff::report as diff;
-use crate::parts::{failure, Comparison, End, Failure, Host, Machine, Phase, RunPhase};
+use crate::json_common::{failure, Comparison, End, Failure, Host, Machine, Phase, RunPhase};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use vmeter_model::sweep::{

@@ -1,13 +1,13 @@
 //! Words of the kernel's command line.
 
 use super::Candidate;
-use crate::findings::catalogue::{OwnChange, Part, Remedy};
-use crate::findings::own::OwnMachine;
+use crate::findings::catalogue::{Part, Remedy, UserChange};
+use crate::findings::user_machine::OwnMachine;
 use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry::{self, Named};
 
 /// Words at the end, unless the command line sets the same parameter.
-const fn words(cause: Named, changes: &'static [OwnChange], remedy: Remedy) -> Candidate {
+const fn words(cause: Named, changes: &'static [UserChange], remedy: Remedy) -> Candidate {
     Candidate { cause, remedy: Remedy { changes, ..remedy } }
 }
 
@@ -27,7 +27,7 @@ fn has_usb(machine: &OwnMachine) -> bool {
 pub(super) const ALL: &[Candidate] = &[
     words(
         registry::TIMER_CHECK,
-        &[OwnChange::Kernel("no_timer_check")],
+        &[UserChange::Kernel("no_timer_check")],
         Remedy {
             absent: |machine| machine.says("no_timer_check"),
             gives_up: "detection of a timer that is wired wrong",
@@ -37,7 +37,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::PEER_BUSES,
-        &[OwnChange::Kernel("pci=lastbus=0")],
+        &[UserChange::Kernel("pci=lastbus=0")],
         Remedy {
             absent: |machine| {
                 let has = machine.has_value("pxb");
@@ -51,7 +51,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::EARLY_QUIRKS,
-        &[OwnChange::Kernel("pci=noearly")],
+        &[UserChange::Kernel("pci=noearly")],
         Remedy {
             absent: |machine| machine.says("pci"),
             gives_up: "work-arounds for chipsets that no VM has",
@@ -61,7 +61,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::PORT_SERVICES,
-        &[OwnChange::Kernel("pcie_ports=compat")],
+        &[UserChange::Kernel("pcie_ports=compat")],
         Remedy {
             absent: |machine| machine.says("pcie_ports"),
             gives_up: "native PCIe hotplug and error reports",
@@ -72,7 +72,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::IOMMU_PROBE,
-        &[OwnChange::Kernel("iommu=off intel_iommu=off")],
+        &[UserChange::Kernel("iommu=off intel_iommu=off")],
         Remedy {
             absent: |machine| {
                 let has = machine.has_value("iommu").then(|| "it has an IOMMU".to_owned());
@@ -85,7 +85,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::BOUNCE_BUFFERS,
-        &[OwnChange::Kernel("swiotlb=noforce")],
+        &[UserChange::Kernel("swiotlb=noforce")],
         Remedy {
             absent: |machine| {
                 let small = machine.memory_mib() <= 3072;
@@ -101,7 +101,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::I8042_PROBE,
-        &[OwnChange::Kernel("i8042.noaux i8042.nokbd")],
+        &[UserChange::Kernel("i8042.noaux i8042.nokbd")],
         Remedy {
             absent: |machine| machine.says("i8042.nokbd"),
             gives_up: "a PS/2 keyboard and mouse",
@@ -113,7 +113,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::USB_CORE,
-        &[OwnChange::Kernel("usbcore.nousb")],
+        &[UserChange::Kernel("usbcore.nousb")],
         Remedy {
             absent: |machine| {
                 let used = has_usb(machine).then(|| "it has USB".to_owned());
@@ -130,7 +130,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::RAID_AUTODETECT,
-        &[OwnChange::Kernel("raid=noautodetect")],
+        &[UserChange::Kernel("raid=noautodetect")],
         Remedy {
             absent: |machine| machine.says("raid"),
             gives_up: "arrays with metadata of version 0.90",
@@ -140,7 +140,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::HIBERNATION_IMAGE,
-        &[OwnChange::Kernel("noresume")],
+        &[UserChange::Kernel("noresume")],
         Remedy {
             absent: |machine| {
                 let asked =
@@ -155,7 +155,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::ROOT_DELAY,
-        &[OwnChange::KernelWithout("rootdelay"), OwnChange::Kernel("rootwait")],
+        &[UserChange::KernelWithout("rootdelay"), UserChange::Kernel("rootwait")],
         Remedy {
             absent: |machine| {
                 let waits = machine.kernel_value("rootdelay").is_some();
@@ -168,7 +168,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::EARLY_CONSOLE,
-        &[OwnChange::KernelWithout("earlyprintk"), OwnChange::KernelWithout("earlycon")],
+        &[UserChange::KernelWithout("earlyprintk"), UserChange::KernelWithout("earlycon")],
         Remedy {
             absent: |machine| {
                 let is = |w: &str| w.starts_with("earlyprintk") || w.starts_with("earlycon");
@@ -183,7 +183,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::LOCKUP_DETECTOR,
-        &[OwnChange::Kernel("nowatchdog nmi_watchdog=0")],
+        &[UserChange::Kernel("nowatchdog nmi_watchdog=0")],
         Remedy {
             absent: |machine| machine.says("nowatchdog"),
             gives_up: "reports of a guest's kernel that hangs",
@@ -197,7 +197,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::PRESSURE,
-        &[OwnChange::Kernel("psi=0")],
+        &[UserChange::Kernel("psi=0")],
         Remedy {
             absent: |machine| machine.says("psi"),
             gives_up: "/proc/pressure",
@@ -208,7 +208,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::DEFERRED_PROBE,
-        &[OwnChange::Kernel("deferred_probe_timeout=0")],
+        &[UserChange::Kernel("deferred_probe_timeout=0")],
         Remedy {
             absent: |machine| machine.says("deferred_probe_timeout"),
             gives_up: "suppliers of devices that are loaded late",
@@ -218,7 +218,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::IPV6,
-        &[OwnChange::Kernel("ipv6.disable=1")],
+        &[UserChange::Kernel("ipv6.disable=1")],
         Remedy {
             absent: |machine| machine.says("ipv6.disable"),
             gives_up: "IPv6",
@@ -232,7 +232,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::EDD,
-        &[OwnChange::Kernel("edd=off")],
+        &[UserChange::Kernel("edd=off")],
         Remedy {
             absent: |machine| machine.has_no_packed_kernel().or_else(|| machine.says("edd")),
             gives_up: "the BIOS's numbers of its disks",
@@ -244,7 +244,7 @@ pub(super) const ALL: &[Candidate] = &[
     // (kernel/rcu/update.c, rcu_end_inkernel_boot).
     words(
         registry::GRACE_PERIODS,
-        &[OwnChange::Kernel("rcupdate.rcu_expedited=1")],
+        &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
             gives_up: "quiet CPUs: each grace period interrupts all of them",
@@ -254,7 +254,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::MODULE_PROBES,
-        &[OwnChange::Kernel("module.async_probe=1")],
+        &[UserChange::Kernel("module.async_probe=1")],
         Remedy {
             absent: |machine| with_one_vcpu(machine, "module.async_probe"),
             gives_up: "an order of device names that never changes",
@@ -265,7 +265,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::FSCK,
-        &[OwnChange::Kernel("fsck.mode=skip")],
+        &[UserChange::Kernel("fsck.mode=skip")],
         Remedy {
             absent: |machine| machine.says("fsck.mode"),
             gives_up: "checks of file systems after a crash",
@@ -276,7 +276,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::AUDIT,
-        &[OwnChange::Kernel("audit=0")],
+        &[UserChange::Kernel("audit=0")],
         Remedy {
             absent: |machine| machine.says("audit"),
             gives_up: "the audit log",
@@ -287,7 +287,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::SECURITY_MODULES,
-        &[OwnChange::Kernel("apparmor=0 selinux=0")],
+        &[UserChange::Kernel("apparmor=0 selinux=0")],
         Remedy {
             absent: |machine| machine.says("apparmor").or_else(|| machine.says("selinux")),
             gives_up: "AppArmor and SELinux",
@@ -303,7 +303,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::ZEROING,
-        &[OwnChange::Kernel("init_on_alloc=0 init_on_free=0")],
+        &[UserChange::Kernel("init_on_alloc=0 init_on_free=0")],
         Remedy {
             absent: |machine| machine.says("init_on_alloc"),
             gives_up: "memory that is zeroed before it is used",
@@ -317,7 +317,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::MITIGATIONS,
-        &[OwnChange::Kernel("mitigations=off")],
+        &[UserChange::Kernel("mitigations=off")],
         Remedy {
             absent: |machine| machine.says("mitigations"),
             gives_up: "protection against speculative attacks inside the guest",
@@ -331,7 +331,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::KASLR,
-        &[OwnChange::Kernel("nokaslr")],
+        &[UserChange::Kernel("nokaslr")],
         Remedy {
             absent: |machine| machine.says("nokaslr"),
             gives_up: "KASLR",
@@ -342,7 +342,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     words(
         registry::RANDOM_SEED,
-        &[OwnChange::Kernel("random.trust_cpu=on random.trust_bootloader=on")],
+        &[UserChange::Kernel("random.trust_cpu=on random.trust_bootloader=on")],
         Remedy {
             absent: |machine| machine.says("random.trust_cpu"),
             gives_up: "doubt in RDRAND and in the VMM's seed",

@@ -4,8 +4,8 @@
 mod kernel;
 mod vmm;
 
-use crate::findings::catalogue::{Own, OwnChange, Part, Remedy, CATALOGUE};
-use crate::findings::own::OwnMachine;
+use crate::findings::catalogue::{Part, Remedy, UserChange, UserRemedy, CATALOGUE};
+use crate::findings::user_machine::OwnMachine;
 use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry::Named;
 
@@ -20,18 +20,18 @@ pub(crate) struct Candidate {
 
 /// All candidates, in the order in which their changes are made.
 pub(crate) fn all() -> Vec<Candidate> {
-    let known = CATALOGUE.iter().filter_map(|finding| match finding.own {
-        Own::Remedy(remedy) => Some(Candidate { cause: finding.cause, remedy }),
-        Own::Never(_) => None,
+    let known = CATALOGUE.iter().filter_map(|finding| match finding.user_remedy {
+        UserRemedy::Remedy(remedy) => Some(Candidate { cause: finding.cause, remedy }),
+        UserRemedy::Never(_) => None,
     });
     vmm::ALL.iter().copied().chain(known).chain(kernel::ALL.iter().copied()).collect()
 }
 
 /// Known causes that nothing is tried for, and why: (id, title, reason).
 pub(crate) fn never() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    CATALOGUE.iter().filter_map(|finding| match finding.own {
-        Own::Never(why) => Some((finding.cause.id, finding.cause.title, why)),
-        Own::Remedy(_) => None,
+    CATALOGUE.iter().filter_map(|finding| match finding.user_remedy {
+        UserRemedy::Never(why) => Some((finding.cause.id, finding.cause.title, why)),
+        UserRemedy::Remedy(_) => None,
     })
 }
 
@@ -77,12 +77,12 @@ impl Candidate {
 
     /// What it changes, in words.
     pub fn change(&self) -> String {
-        let word = |change: &OwnChange| match change {
-            OwnChange::Kernel(words) => (*words).to_owned(),
-            OwnChange::Arguments(words) => words.join(" "),
-            OwnChange::KernelLess(word) => format!("no {word}"),
-            OwnChange::KernelWithout(name) => format!("no {name}="),
-            OwnChange::Make(what, _) => (*what).to_owned(),
+        let word = |change: &UserChange| match change {
+            UserChange::Kernel(words) => (*words).to_owned(),
+            UserChange::Arguments(words) => words.join(" "),
+            UserChange::KernelLess(word) => format!("no {word}"),
+            UserChange::KernelWithout(name) => format!("no {name}="),
+            UserChange::Make(what, _) => (*what).to_owned(),
         };
         self.remedy.changes.iter().map(word).collect::<Vec<_>>().join(", ")
     }

@@ -1,12 +1,12 @@
 //! The VMM's options: accelerator, board, CPU, firmware, devices.
 
 use super::Candidate;
-use crate::findings::catalogue::{files, OwnChange, Part, Remedy};
-use crate::findings::own::OwnMachine;
+use crate::findings::catalogue::{files, Part, Remedy, UserChange};
+use crate::findings::user_machine::OwnMachine;
 use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry::{self, Named};
 
-const fn options(cause: Named, changes: &'static [OwnChange], remedy: Remedy) -> Candidate {
+const fn options(cause: Named, changes: &'static [UserChange], remedy: Remedy) -> Candidate {
     Candidate { cause, remedy: Remedy { changes, ..remedy } }
 }
 
@@ -81,7 +81,7 @@ fn names_board_part(machine: &OwnMachine, part: &str) -> Option<String> {
 pub(super) const ALL: &[Candidate] = &[
     options(
         registry::ACCELERATOR,
-        &[OwnChange::Make("kvm", files::by_kvm)],
+        &[UserChange::Make("kvm", files::by_kvm)],
         Remedy {
             absent: |machine| {
                 let said = machine.has_option("accel")
@@ -101,7 +101,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::BOARD,
-        &[OwnChange::Make("pc", files::conventional_board)],
+        &[UserChange::Make("pc", files::conventional_board)],
         Remedy {
             absent: |machine| {
                 let other = machine.board() != Some("q35");
@@ -124,7 +124,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::DEFAULT_DEVICES,
-        &[OwnChange::Arguments(&["-nodefaults"])],
+        &[UserChange::Arguments(&["-nodefaults"])],
         Remedy {
             absent: needs_defaults,
             gives_up: "QEMU's default graphics card, network card, CD-ROM, floppy and monitor",
@@ -136,7 +136,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::DISPLAY_CARD,
-        &[OwnChange::Arguments(&["-vga", "none"])],
+        &[UserChange::Arguments(&["-vga", "none"])],
         Remedy {
             absent: |machine| {
                 let none = machine.has_option("nodefaults");
@@ -158,7 +158,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::DEFAULT_NIC,
-        &[OwnChange::Arguments(&["-nic", "none"])],
+        &[UserChange::Arguments(&["-nic", "none"])],
         Remedy {
             absent: |machine| {
                 let none = machine.has_option("nodefaults");
@@ -177,7 +177,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::CHIPSET_PARTS,
-        &[OwnChange::Arguments(&["-nodefaults", "-machine", "sata=off,smbus=off"])],
+        &[UserChange::Arguments(&["-nodefaults", "-machine", "sata=off,smbus=off"])],
         Remedy {
             // Without -nodefaults QEMU puts its CD-ROM on SATA.
             absent: |machine| {
@@ -195,7 +195,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::HPET_DEVICE,
-        &[OwnChange::Arguments(&["-machine", "hpet=off"])],
+        &[UserChange::Arguments(&["-machine", "hpet=off"])],
         Remedy {
             absent: |machine| {
                 let off =
@@ -214,7 +214,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::I8042_DEVICE,
-        &[OwnChange::Arguments(&["-machine", "i8042=off"])],
+        &[UserChange::Arguments(&["-machine", "i8042=off"])],
         Remedy {
             absent: |machine| names_board_part(machine, "i8042="),
             gives_up: "PS/2 keyboard and mouse",
@@ -228,7 +228,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::SMM,
-        &[OwnChange::Arguments(&["-machine", "smm=off"])],
+        &[UserChange::Arguments(&["-machine", "smm=off"])],
         Remedy {
             absent: |machine| {
                 let uefi = machine.has_value("pflash") || machine.has_value("OVMF");
@@ -246,7 +246,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::ROOT_PORTS,
-        &[OwnChange::Make("no-root-ports", files::without_root_ports)],
+        &[UserChange::Make("no-root-ports", files::without_root_ports)],
         Remedy {
             absent: |machine| {
                 let none = !machine.has_value("pcie-root-port");
@@ -265,7 +265,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::CPU_HOST,
-        &[OwnChange::Arguments(&["-cpu", "host"])],
+        &[UserChange::Arguments(&["-cpu", "host"])],
         Remedy {
             absent: |machine| {
                 let named =
@@ -284,7 +284,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::CPU_MODEL,
-        &[OwnChange::Make("qemu64", files::usual_cpu)],
+        &[UserChange::Make("qemu64", files::usual_cpu)],
         Remedy {
             absent: |machine| {
                 let kvm = machine.accelerator() == "kvm";
@@ -310,7 +310,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::NIC_ROMS,
-        &[OwnChange::Arguments(NO_ROMS)],
+        &[UserChange::Arguments(NO_ROMS)],
         Remedy {
             absent: |machine| {
                 let none = machine.has_option("nodefaults") && names_network(machine).is_none();
@@ -330,7 +330,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::FIRMWARE_MENU,
-        &[OwnChange::Arguments(&["-boot", "menu=off"])],
+        &[UserChange::Arguments(&["-boot", "menu=off"])],
         Remedy {
             absent: |machine| {
                 let on = machine.has_value("menu=on");
@@ -344,7 +344,7 @@ pub(super) const ALL: &[Candidate] = &[
     ),
     options(
         registry::DISK_CACHE,
-        &[OwnChange::Make("cache=unsafe", files::never_flush)],
+        &[UserChange::Make("cache=unsafe", files::never_flush)],
         Remedy {
             absent: |machine| {
                 let none = !machine.has_option("drive");

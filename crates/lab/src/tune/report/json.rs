@@ -1,6 +1,6 @@
 //! The JSON body of a tuning. Field names are fixed by schema `vmeter/1`.
 
-use crate::parts;
+use crate::json_common;
 use vmeter_model::tune::{InventoryItem, PhaseChange, TuneResult, TuneStep};
 use vmeter_render::exported;
 use vmeter_render::exported::{Estimate, Word};
@@ -8,7 +8,7 @@ use vmeter_render::exported::{Estimate, Word};
 exported! {
     /// The fields after the envelope.
     pub(super) struct Body<'a> of TuneResult {
-        machine: parts::Machine<'a>,
+        machine: json_common::Machine<'a>,
         steps: Vec<Step<'a>>,
         inventory: Vec<Item<'a>>,
         before: Option<Estimate>,

@@ -193,7 +193,7 @@ impl<'a> TuneReport<'a> {
         let mut facts = vec![
             Fact::new("command", vmeter_base::shell::join(&result.envelope.argv), ""),
             Fact::new("started at", &result.envelope.started_at, ""),
-            Fact::new("host", crate::words::host_line(&result.envelope.host), ""),
+            Fact::new("host", crate::phrases::host_line(&result.envelope.host), ""),
             Fact::new("boots", result.boots.to_string(), took),
         ];
         for ResolvedOption { what, value, note } in &result.machine.chosen {

@@ -167,6 +167,10 @@ impl Page {
     }
 
     fn table(&mut self, table: &Table) {
+        let legend = table.legend(0..table.columns.len());
+        if !legend.is_empty() {
+            put!(self, "<p class=\"note\">{}</p>", escape(&legend));
+        }
         put!(self, "<div class=\"scroll\"><table><thead><tr>");
         let widths: Vec<Fractions> =
             (0..table.columns.len()).map(|column| fractions(table, column)).collect();

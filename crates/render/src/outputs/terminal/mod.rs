@@ -11,6 +11,7 @@ mod table;
 pub use screen::{ColorChoice, Screen};
 
 use crate::document::{Block, Detail, Fact, Heading, Node, Notice, NoticeKind, Outline, Tone};
+use crate::table::Table;
 use crate::text::Safe;
 use crate::{Document, Output, Report, ReportError};
 use screen::{Ink, Line};
@@ -75,7 +76,7 @@ impl Terminal {
                 Block::Chart(chart) => chart::chart(self.screen, chart, out)?,
                 Block::Strips(strips) => chart::strips(self.screen, strips, out)?,
                 Block::Curves(curves) => curves::curves(self.screen, curves, out)?,
-                Block::Table(table) => table::table(self.screen, table, out)?,
+                Block::Table(table) => self.table(table, out)?,
                 Block::Outline(outline) => self.outline(outline, out)?,
                 Block::Notices(notices) => self.notices(notices, out)?,
                 Block::Folded { summary, blocks } => {
@@ -85,6 +86,12 @@ impl Terminal {
             }
         }
         Ok(())
+    }
+
+    fn table(&self, table: &Table, out: &mut dyn Write) -> io::Result<()> {
+        let columns = table::laid(self.screen, table);
+        self.wrapped(MUTED, 2, &table.legend(table::shown(&columns)), out)?;
+        table::table(self.screen, table, &columns, out)
     }
 
     fn line(&self) -> Line {

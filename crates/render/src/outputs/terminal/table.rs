@@ -17,13 +17,28 @@ const BAR_MAX: usize = 28;
 /// Narrowest bar worth drawing.
 const BAR_MIN: usize = 12;
 
-/// Draws a table.
-pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::Result<()> {
+/// The columns of a table with their widths on this screen.
+pub(super) fn laid(screen: Screen, table: &Table) -> Vec<Laid> {
     let mut columns: Vec<Laid> = (0..table.columns.len()).map(|c| lay(screen, table, c)).collect();
     fit(&mut columns, table, screen);
-    let total: usize = INDENT + taken(&columns);
+    columns
+}
+
+/// The numbers of the columns that fit.
+pub(super) fn shown(columns: &[Laid]) -> impl Iterator<Item = usize> + '_ {
+    columns.iter().filter(|column| column.shown).map(|column| column.index)
+}
+
+/// Draws a table.
+pub(super) fn table(
+    screen: Screen,
+    table: &Table,
+    columns: &[Laid],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let total: usize = INDENT + taken(columns);
     if columns.iter().any(|column| column.shown && !column.title.is_empty()) {
-        titles(screen, table, &columns, out)?;
+        titles(screen, table, columns, out)?;
     }
     for row in &table.rows {
         if row.ruled {
@@ -34,7 +49,7 @@ pub(super) fn table(screen: Screen, table: &Table, out: &mut dyn Write) -> io::R
             }
             rule.end(out)?;
         }
-        draw_row(screen, table, &columns, row, out)?;
+        draw_row(screen, table, columns, row, out)?;
     }
     Ok(())
 }
@@ -55,7 +70,7 @@ fn titles(screen: Screen, table: &Table, columns: &[Laid], out: &mut dyn Write) 
 }
 
 /// A column with its width decided.
-struct Laid {
+pub(super) struct Laid {
     index: usize,
     title: Safe<'static>,
     width: usize,

@@ -8,14 +8,14 @@ use vmeter_machine::backend;
 use vmeter_model::MachineSpec;
 
 /// What findings are made with.
-pub(crate) struct Kitchen<'a> {
+pub(crate) struct MachineBuilder<'a> {
     /// vmeter's cache folder.
     pub cache: &'a Path,
     /// The machine that is asked about.
     pub base: &'a MachineSpec,
 }
 
-impl Kitchen<'_> {
+impl MachineBuilder<'_> {
     /// True if the machine is played from a script: nothing needs to be there.
     pub fn is_mock(&self) -> bool {
         self.base.vmm.as_deref() == Some("mock")

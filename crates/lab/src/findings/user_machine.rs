@@ -1,6 +1,6 @@
 //! A command line of the user's own: which causes it has, and how it is rid of them.
 
-use super::catalogue::OwnChange;
+use super::catalogue::UserChange;
 use std::ffi::OsString;
 use std::path::Path;
 use vmeter_machine::argv;
@@ -214,20 +214,20 @@ impl OwnMachine {
 pub(crate) fn changed(
     base: &MachineSpec,
     machine: &Machine,
-    changes: &[OwnChange],
+    changes: &[UserChange],
     cache: &Path,
 ) -> Result<MachineSpec, String> {
     let mut plan = machine.plan();
     plan.argv.clone_from(&machine.argv);
     for change in changes {
         match change {
-            OwnChange::Kernel(words) => {
+            UserChange::Kernel(words) => {
                 plan.inject_kernel_parameters(&[words]);
             }
-            OwnChange::Arguments(words) => plan.argv.extend(words.iter().map(OsString::from)),
-            OwnChange::KernelLess(word) => less(&mut plan.argv, |w| w == *word),
-            OwnChange::KernelWithout(name) => less(&mut plan.argv, |w| names(w, name)),
-            OwnChange::Make(_, make) => make(cache, &mut plan.argv)?,
+            UserChange::Arguments(words) => plan.argv.extend(words.iter().map(OsString::from)),
+            UserChange::KernelLess(word) => less(&mut plan.argv, |w| w == *word),
+            UserChange::KernelWithout(name) => less(&mut plan.argv, |w| names(w, name)),
+            UserChange::Make(_, make) => make(cache, &mut plan.argv)?,
         }
     }
     let command = plan.argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -235,7 +235,7 @@ pub(crate) fn changed(
 }
 
 /// A played machine with these changes: a script sees the kernel's words and the VMM's arguments.
-pub(crate) fn changed_played(base: &MachineSpec, changes: &[OwnChange]) -> MachineSpec {
+pub(crate) fn changed_played(base: &MachineSpec, changes: &[UserChange]) -> MachineSpec {
     let mut spec = base.clone();
     let keep = |spec: &mut MachineSpec, is_kept: &dyn Fn(&str) -> bool| {
         let words = spec.append.iter().flat_map(|line| line.split_whitespace());
@@ -243,13 +243,13 @@ pub(crate) fn changed_played(base: &MachineSpec, changes: &[OwnChange]) -> Machi
     };
     for change in changes {
         match change {
-            OwnChange::Kernel(words) => spec.append.push((*words).to_owned()),
-            OwnChange::Arguments(words) => {
+            UserChange::Kernel(words) => spec.append.push((*words).to_owned()),
+            UserChange::Arguments(words) => {
                 spec.vmm_arg.extend(words.iter().map(|w| (*w).to_owned()));
             }
-            OwnChange::KernelLess(word) => keep(&mut spec, &|w| w != *word),
-            OwnChange::KernelWithout(name) => keep(&mut spec, &|w| !names(w, name)),
-            OwnChange::Make(what, _) => spec.vmm_arg.push((*what).to_owned()),
+            UserChange::KernelLess(word) => keep(&mut spec, &|w| w != *word),
+            UserChange::KernelWithout(name) => keep(&mut spec, &|w| !names(w, name)),
+            UserChange::Make(what, _) => spec.vmm_arg.push((*what).to_owned()),
         }
     }
     spec

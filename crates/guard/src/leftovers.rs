@@ -14,10 +14,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// One thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaving(Thing);
+pub struct Leaving(Leftover);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Thing {
+enum Leftover {
     Process(Found),
     Instance(String),
     Path(PathBuf),
@@ -26,9 +26,9 @@ enum Thing {
 impl fmt::Display for Leaving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Thing::Process(found) => write!(f, "process {} ({})", found.pid, found.name),
-            Thing::Instance(name) => write!(f, "tracefs instance {name}"),
-            Thing::Path(path) => write!(f, "{}", path.display()),
+            Leftover::Process(found) => write!(f, "process {} ({})", found.pid, found.name),
+            Leftover::Instance(name) => write!(f, "tracefs instance {name}"),
+            Leftover::Path(path) => write!(f, "{}", path.display()),
         }
     }
 }
@@ -45,11 +45,11 @@ impl Leavings {
     }
 
     pub(crate) fn find(whose: Whose, places: &[PathBuf]) -> Self {
-        let processes = processes::find(whose).into_iter().map(Thing::Process);
+        let processes = processes::find(whose).into_iter().map(Leftover::Process);
         let instances = Tracefs::find().map(|tracefs| tracefs.owned()).unwrap_or_default();
         let instances = instances.into_iter().filter(|(owner, _)| whose.has(owner));
-        let instances = instances.map(|(_, name)| Thing::Instance(name));
-        let paths = files::find(whose, places).into_iter().map(Thing::Path);
+        let instances = instances.map(|(_, name)| Leftover::Instance(name));
+        let paths = files::find(whose, places).into_iter().map(Leftover::Path);
         Leavings(processes.chain(instances).chain(paths).map(Leaving).collect())
     }
 
@@ -70,16 +70,16 @@ pub(crate) fn clear(whose: Whose, places: &[PathBuf], mut left: Leavings) -> Lea
     let begin = Instant::now();
     while !left.0.is_empty() && begin.elapsed() < PATIENCE {
         let tracefs = Tracefs::find();
-        let processes = left.0.iter().any(|leaving| matches!(leaving.0, Thing::Process(_)));
+        let processes = left.0.iter().any(|leaving| matches!(leaving.0, Leftover::Process(_)));
         for Leaving(thing) in &left.0 {
             match thing {
-                Thing::Process(found) => processes::end(found),
+                Leftover::Process(found) => processes::end(found),
                 // What processes write to goes after them.
-                Thing::Instance(_) | Thing::Path(_) if processes => {}
-                Thing::Instance(name) => {
+                Leftover::Instance(_) | Leftover::Path(_) if processes => {}
+                Leftover::Instance(name) => {
                     let _ = tracefs.as_ref().map(|tracefs| tracefs.remove(name));
                 }
-                Thing::Path(path) => files::remove(path),
+                Leftover::Path(path) => files::remove(path),
             }
         }
         left = Leavings::find(whose, places);

@@ -29,7 +29,7 @@ pub fn resumed<P: Planned>(
     kind: &str,
     options: &RunOptions,
     watch: &mut Watch<'_>,
-    own: impl FnOnce(&Session<P>, &mut Given) -> Result<()>,
+    own: impl FnOnce(&Session<P>, &mut ResumeOverrides) -> Result<()>,
 ) -> Result<Option<Session<P>>> {
     let Some(dir) = &options.resume else {
         // Before anything is made for it.
@@ -56,7 +56,7 @@ pub fn resumed<P: Planned>(
     let mut session = Session::<P>::open(dir)?;
     session.hold()?;
     session.record = Session::open(&session.dir)?.record;
-    let mut given = Given::of(options, &session.record);
+    let mut given = ResumeOverrides::of(options, &session.record);
     own(&session, &mut given)?;
     given.check(&session.dir)?;
     trust::check(&session.dir, options.trust, watch)?;
@@ -105,16 +105,16 @@ fn depends<P>(record: &SessionRecord<P>) -> bool {
 
 /// What is given beside `--resume`, held against what the session was begun with.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct ResumeOverrides {
     others: Vec<String>,
     /// Of each, what the session was begun with and what was asked.
     values: Vec<String>,
 }
 
-impl Given {
+impl ResumeOverrides {
     /// The options that the shell itself keeps: order, CPUs, preparation.
     fn of<P>(options: &RunOptions, begun: &SessionRecord<P>) -> Self {
-        let mut given = Given::default();
+        let mut given = ResumeOverrides::default();
         given.option("--seed", options.seed, begun.seed);
         given.option("--pin", options.pin.as_ref().map(Some), begun.pin.as_ref());
         given.option("--prepare", options.prepare.as_ref().map(Some), begun.prepare.as_ref());
@@ -239,7 +239,7 @@ mod tests {
         let begun = SessionRecord::<PlannedRun> { seed: 7, ..SessionRecord::default() };
         let spec = MachineSpec { smp: Some(2), ..MachineSpec::default() };
         let check = |options: &RunOptions, given: &MachineSpec| {
-            let mut all = Given::of(options, &begun);
+            let mut all = ResumeOverrides::of(options, &begun);
             all.fields(given, &spec);
             all.check(Path::new("x")).map_err(|error| error.to_string())
         };

@@ -28,7 +28,7 @@ const MOST: usize = 4096;
 
 /// A process that asked one outside of the launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct DaemonClient {
     /// What it is called.
     pub who: String,
     /// Whom it asked, in words.
@@ -39,7 +39,7 @@ pub struct Asked {
 #[derive(Debug, Default)]
 pub struct Asks {
     /// The clients, by their process ids.
-    found: Vec<(Pid, Asked)>,
+    found: Vec<(Pid, DaemonClient)>,
     /// Sockets by their inodes that a process held when it started or executed another: it asked for that.
     excused: BTreeSet<String>,
     begun: Option<Ns>,
@@ -86,7 +86,7 @@ impl Asks {
                 Holds::Machine => return true,
                 Holds::Outside(whom) if !busy && !self.found.iter().any(|(of, _)| *of == pid) => {
                     let who = super::own::name(pid);
-                    self.found.push((pid, Asked { who, whom }));
+                    self.found.push((pid, DaemonClient { who, whom }));
                 }
                 Holds::Outside(_) | Holds::Nothing => {}
             }
@@ -103,7 +103,7 @@ impl Asks {
     }
 
     /// Who asked.
-    pub fn take(&mut self) -> Option<Asked> {
+    pub fn take(&mut self) -> Option<DaemonClient> {
         std::mem::take(&mut self.found).into_iter().next().map(|(_, asked)| asked)
     }
 }

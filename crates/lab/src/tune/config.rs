@@ -3,7 +3,7 @@
 //! that was killed goes on as if it had not been.
 
 use super::candidates::{self, Candidate};
-use crate::findings::own::{changed, changed_played, OwnMachine};
+use crate::findings::user_machine::{changed, changed_played, OwnMachine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) const ORIGINAL: &str = "original";
 
 /// What is asked, and how far it is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct Config {
     /// The machine as it was given.
     pub given: MachineSpec,
     /// The machine that is tuned: a command line, or one that is played.
@@ -126,7 +126,7 @@ pub(crate) struct Group {
     pub label: String,
 }
 
-impl Asked {
+impl Config {
     /// The label of the machine with these candidates, if there is one.
     pub fn label_of(&self, ids: &[String]) -> Option<&str> {
         self.sets.iter().find(|(_, set)| *set == ids).map(|(label, _)| label.as_str())

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use vmeter_model::sweep::Settings;
 use vmeter_model::MachineSpec;
-use vmeter_session::{Given, RunOptions};
+use vmeter_session::{ResumeOverrides, RunOptions};
 
 /// What is varied first, and always.
 const DIRTY_RATE: &str = "dirty-rate";
@@ -36,7 +36,7 @@ pub struct MigrateOptions {
 
 /// What was asked, as `session.json` keeps it: enough to go on with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct Config {
     /// The machine.
     pub spec: MachineSpec,
     /// What is set at every point.
@@ -51,7 +51,7 @@ pub struct Asked {
     pub warmup: u32,
 }
 
-impl Asked {
+impl Config {
     /// What the command line asks for, defaults filled in.
     pub fn of(options: &MigrateOptions) -> Self {
         let mut varied = options.varied.clone();
@@ -59,7 +59,7 @@ impl Asked {
             let rates = DIRTY_RATES.map(str::to_owned).to_vec();
             varied.insert(0, (DIRTY_RATE.to_owned(), rates));
         }
-        Asked {
+        Config {
             spec: options.spec.clone(),
             fixed: options.fixed.clone(),
             varied,
@@ -70,7 +70,7 @@ impl Asked {
     }
 
     /// What is said beside `--resume`, and what was asked first.
-    pub fn note_given(&self, options: &MigrateOptions, given: &mut Given) {
+    pub fn note_given(&self, options: &MigrateOptions, given: &mut ResumeOverrides) {
         given.option("--warmup", options.runs.warmup, self.warmup);
         let fewer = options.runs.runs.filter(|runs| *runs < self.runs);
         given.option("--runs", fewer, self.runs);

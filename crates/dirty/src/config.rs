@@ -13,7 +13,7 @@ const DEFAULT_BUFFER: u64 = 256 << 20;
 
 /// What was typed; what is absent is vmeter's choice, or the session's that is gone on with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Given {
+pub struct CliOptions {
     /// What the guest does.
     pub workload: Option<Kind>,
     /// Its slots; none for the publication's.
@@ -44,9 +44,9 @@ pub struct Given {
     pub vms: Vec<usize>,
 }
 
-/// Everything that was asked, fields as in [`Given`].
+/// Everything that was asked, fields as in [`CliOptions`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct Config {
     pub(crate) workload: Kind,
     pub(crate) slots: Option<Layout>,
     pub(crate) tracker: Vec<TrackerKind>,
@@ -67,12 +67,12 @@ pub(crate) struct Asked {
     pub(crate) vms: Vec<usize>,
 }
 
-impl Asked {
+impl Config {
     /// With a choice for what was not typed; passes: as many as the publication shows.
     ///
     /// # Errors
     /// Options that can't be.
-    pub(crate) fn new(given: &Given, passes: Option<u32>) -> Result<Self, DirtyError> {
+    pub(crate) fn new(given: &CliOptions, passes: Option<u32>) -> Result<Self, DirtyError> {
         let given = given.clone();
         let workload = given.workload.unwrap_or(Kind::Migration);
         let published = if workload == Kind::Migration { 3 } else { 5 };
@@ -156,7 +156,7 @@ impl Asked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SavedConfig {
     #[serde(flatten)]
-    pub(crate) asked: Asked,
+    pub(crate) asked: Config,
     /// Memory that all slots might take, bytes.
     pub(crate) budget_bytes: u64,
     /// What the buffer came to, bytes.
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn what_a_session_keeps_is_read_back() {
         let slots = Layout::parse(r#"[{"slot": 3, "bytes": "640K"}]"#, "own.json").unwrap();
-        let given = Given { slots: Some(slots), hz: Some(30), ..Given::default() };
-        let asked = Asked::new(&given, None).unwrap();
+        let given = CliOptions { slots: Some(slots), hz: Some(30), ..CliOptions::default() };
+        let asked = Config::new(&given, None).unwrap();
         let skipped = vec![DirtySkipped { tracker: TrackerKind::Ring, reason: "none".into() }];
         let begun = SavedConfig { asked, budget_bytes: 1 << 30, buffer_bytes: 4096, skipped };
         let json = serde_json::to_value(&begun).unwrap();

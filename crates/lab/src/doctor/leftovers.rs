@@ -10,7 +10,7 @@ const NAMED: usize = 20;
 const NAME: Name = Name::Leavings;
 
 /// Names them, and with `clean` ends and removes them first.
-pub(super) fn leavings(places: &[PathBuf], clean: bool) -> Check {
+pub(super) fn leftovers(places: &[PathBuf], clean: bool) -> Check {
     let found = Leavings::of_earlier(places);
     if found.all().is_empty() {
         return check(NAME, Status::Good, "none from earlier runs", "");

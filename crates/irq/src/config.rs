@@ -54,7 +54,7 @@ pub struct Options {
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "on", rename_all = "lowercase")]
-pub enum Asked {
+pub enum Config {
     /// Of routes alone, on VMs without devices.
     Vm(Options),
     /// Of real devices.
@@ -84,7 +84,7 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SavedConfig {
     #[serde(flatten)]
-    pub(crate) asked: Asked,
+    pub(crate) asked: Config,
     pub(crate) found: Found,
 }
 
@@ -122,8 +122,8 @@ impl SavedConfig {
     /// [`IrqError::Usage`].
     pub(crate) fn check(&self) -> Result<(), IrqError> {
         match &self.asked {
-            Asked::Vm(options) => options.check_question()?,
-            Asked::Vfio(options) => options.load().check()?,
+            Config::Vm(options) => options.check_question()?,
+            Config::Vfio(options) => options.load().check()?,
         }
         let Found { vfs, vectors, .. } = self.found;
         if vfs > MOST_VFS || vectors > MOST_VECTORS {
@@ -136,20 +136,20 @@ impl SavedConfig {
     }
 }
 
-impl Asked {
+impl Config {
     /// Threads that keep CPUs busy.
     pub(crate) fn busy_cpus(&self) -> usize {
         match self {
-            Asked::Vm(options) => options.busy_cpus,
-            Asked::Vfio(options) => options.busy_cpus,
+            Config::Vm(options) => options.busy_cpus,
+            Config::Vfio(options) => options.busy_cpus,
         }
     }
 
     /// Measured runs of each strategy, and runs before them.
     pub(crate) fn rounds(&self) -> (usize, usize) {
         match self {
-            Asked::Vm(options) => (options.runs, options.warmup),
-            Asked::Vfio(options) => (options.runs, options.warmup),
+            Config::Vm(options) => (options.runs, options.warmup),
+            Config::Vfio(options) => (options.runs, options.warmup),
         }
     }
 
@@ -157,8 +157,8 @@ impl Asked {
     pub(crate) fn baseline(&self, found: &Found, strategy: IrqStrategy) -> Option<IrqStrategy> {
         let there = |wanted: IrqStrategy| found.strategies.contains(&wanted).then_some(wanted);
         let baseline = match self {
-            Asked::Vm(_) => there(IrqStrategy::PerVector).or(found.strategies.first().copied()),
-            Asked::Vfio(_) => {
+            Config::Vm(_) => there(IrqStrategy::PerVector).or(found.strategies.first().copied()),
+            Config::Vfio(_) => {
                 let strategy: VfioStrategy = strategy.word().parse().ok()?;
                 there(strategy.slowest().into())
             }

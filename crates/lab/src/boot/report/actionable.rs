@@ -143,7 +143,7 @@ pub(super) const REMEDY_COLUMNS: u16 = 36;
 
 /// Something that someone can act upon.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Thing {
+pub(super) struct Actionable {
     /// Its name.
     pub name: String,
     /// The phase it is in.
@@ -169,11 +169,11 @@ pub(super) struct ThingRow {
     cause: Option<&'static str>,
 }
 
-impl From<Thing> for ThingRow {
-    fn from(thing: Thing) -> Self {
+impl From<Actionable> for ThingRow {
+    fn from(thing: Actionable) -> Self {
         let estimate = exported::exported(&thing.estimate);
         let error_s = seconds(thing.error);
-        let Thing { name, phase, remedy, cause, .. } = thing;
+        let Actionable { name, phase, remedy, cause, .. } = thing;
         ThingRow { name, phase, estimate, error_s, remedy, cause }
     }
 }
@@ -188,7 +188,7 @@ struct Found {
 
 /// What can be acted upon, the longest first: means over runs, of which one without it
 /// counts as 0.
-pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
+pub(super) fn things(timelines: &[&Timeline]) -> Vec<Actionable> {
     let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
     for (run, timeline) in timelines.iter().enumerate() {
         let tree = SpanTree::new(timeline);
@@ -214,13 +214,13 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Thing> {
             one.cause = cause.map(|cause| cause.cause).or(measured.map(|row| row.1)).map(|c| c.id);
         }
     }
-    let mut things: Vec<Thing> = found
+    let mut things: Vec<Actionable> = found
         .into_iter()
         .map(|((phase, name), mut one)| {
             one.seconds.resize(timelines.len(), 0.0);
             let estimate = estimate(&one.seconds);
             let Found { error, remedy, cause, .. } = one;
-            Thing { name, phase, estimate, error, remedy, cause }
+            Actionable { name, phase, estimate, error, remedy, cause }
         })
         .collect();
     things.sort_by(|a, b| b.estimate.mean.total_cmp(&a.estimate.mean));
