@@ -13,7 +13,7 @@ use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit}
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
-/// What the strategies are.
+/// The strategies, as the publication has them.
 const WAYS: &str = "get_org: original loop, get_opt: optimised loop, switch_opt: swap of buffers";
 const SUMMARY: &str = "ns, medians";
 /// Said of several that are recommended.
@@ -384,7 +384,7 @@ impl Report for DirtyReport<'_> {
         };
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
-            let note = format!("ns; dirty pages as {told} reported them; {WAYS}");
+            let note = format!("ns, in the passes under {told}; {WAYS}");
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));
             let note = format!("of the same reads; {:.3} GHz", self.result.tsc_hz / 1e9);

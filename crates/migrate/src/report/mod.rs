@@ -16,6 +16,9 @@ use vmeter_render::{Field, Records, Report};
 
 /// Rounds of a point at a glance.
 const ROUNDS: usize = 6;
+/// What the rounds are.
+const ROUNDS_NOTE: &str = "one run per setting; QEMU begins the next round as soon as the rest can be \
+    sent within the downtime limit; in the last round the guest is stopped";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 
@@ -261,7 +264,7 @@ impl Report for MigrateReport<'_> {
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "from dirty rate and bandwidth alone");
         document.push(Block::Table(self.predictions()));
-        document.heading("Rounds", "one run per setting");
+        document.heading("Rounds", ROUNDS_NOTE);
         document.push(Block::Table(self.rounds(detail)));
         let gaps = self.gaps();
         if !gaps.rows.is_empty() {

@@ -220,7 +220,7 @@ impl BootReport<'_> {
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
-            let saves = format!("at most {}{more}: all spans of a cause", named.join(", "));
+            let saves = format!("at most {}{more}; each is the time of all spans of that cause", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));
         }
         facts.extend(self.how_to_measure(&known, timelines));
@@ -371,7 +371,7 @@ fn name_of(folder: &str) -> String {
 /// A bar as the screen names it: of the host's time it says whose.
 fn shown(bar: &str) -> &str {
     match bar {
-        "host" => "host (VMM not running)",
+        "host" => "host (the VMM had no CPU)",
         bar => bar,
     }
 }

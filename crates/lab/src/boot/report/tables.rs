@@ -74,7 +74,7 @@ impl BootReport<'_> {
             notes.push("mean ± 95 % CI, no ±: the CI reaches 0");
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
-            notes.push("a+b: both together, as no marker separates them");
+            notes.push("a+b: one span of both, as no marker shows where a ends");
         }
         notes.join("; ")
     }
