@@ -120,9 +120,13 @@ impl Table {
     /// What the values of these columns are; empty if their titles say it.
     pub fn legend(&self, columns: impl Iterator<Item = usize>) -> String {
         let columns = columns.filter_map(|column| self.columns.get(column));
-        let columns = columns.filter(|column| !column.meaning.is_empty());
-        let meanings = columns.map(|column| format!("{}: {}", column.title, column.meaning));
-        meanings.collect::<Vec<_>>().join("; ")
+        let with: Vec<&Column> = columns.filter(|column| !column.meaning.is_empty()).collect();
+        let alike = with.chunk_by(|a, b| a.meaning == b.meaning);
+        let line = |columns: &[&Column]| {
+            let titles: Vec<&str> = columns.iter().map(|column| column.title.as_str()).collect();
+            format!("{}: {}", titles.join(", "), columns[0].meaning)
+        };
+        alike.map(line).collect::<Vec<_>>().join("; ")
     }
 
     /// Appends a line.

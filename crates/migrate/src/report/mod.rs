@@ -17,7 +17,8 @@ use vmeter_render::{Field, Records, Report};
 /// Rounds of a point at a glance.
 const ROUNDS: usize = 6;
 /// What the rounds are.
-const ROUNDS_NOTE: &str = "one run per setting; QEMU begins the next round as soon as the rest can be \
+const ROUNDS_NOTE: &str =
+    "one run per setting; QEMU begins the next round as soon as the rest can be \
     sent within the downtime limit; in the last round the guest is stopped";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;

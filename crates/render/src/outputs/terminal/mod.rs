@@ -90,7 +90,10 @@ impl Terminal {
 
     fn table(&self, table: &Table, out: &mut dyn Write) -> io::Result<()> {
         let columns = table::laid(self.screen, table);
-        self.wrapped(MUTED, 2, &table.legend(table::shown(&columns)), out)?;
+        let legend = table.legend(table::shown(&columns));
+        if !legend.is_empty() {
+            self.wrapped(MUTED, 2, &legend, out)?;
+        }
         table::table(self.screen, table, &columns, out)
     }
 
