@@ -72,7 +72,8 @@ pub fn check(command: &Command, matches: &ArgMatches) -> Result<()> {
         if let Some((input, _)) = inputs.iter().find(|(_, (_, file))| is_same(file, &found)) {
             let input = &input.option;
             return Err(usage(format!(
-                "{option} {shown} would overwrite a file that this command reads ({input}): choose another file"
+                "{option} {shown} would overwrite {input}, which this command reads: choose \
+                    another file"
             )));
         }
     }
@@ -84,7 +85,8 @@ pub fn check(command: &Command, matches: &ArgMatches) -> Result<()> {
     });
     match read {
         Some((_, (path, _))) => Err(usage(format!(
-            "standard output goes to {}, which this command reads: choose another file",
+            "standard output is redirected to {}, which this command reads: redirect it to \
+                another file",
             path.display()
         ))),
         None => Ok(()),

@@ -33,7 +33,7 @@ const SCREENS: &[Screen] = &[
             ("until", "End at poweroff, userspace or line:REGEX"),
             ("runs", "Measured boots [default: 5]"),
             ("watch", "none, light or full [default: light]"),
-            ("overhead", "Measure what watching costs"),
+            ("overhead", "Measure how much --watch slows the boot"),
             ("baseline", "Compare with a saved session"),
             ("fail-if-slower", "Exit 1 if slower than --baseline by PCT %"),
             ("next", "Record the next VM that another program starts"),
@@ -45,8 +45,8 @@ const SCREENS: &[Screen] = &[
     screen(
         "bench",
         &[
-            ("vs", "Another machine: these options changed"),
-            ("detect", "Run until a difference of PCT % would show"),
+            ("vs", "Compare a machine with these options changed"),
+            ("detect", "Make enough runs to detect a PCT % difference"),
             ("fail-if-slower", "Exit 1 if a machine is slower by PCT %"),
             ("machine", "q35, pc, microvm or pvh [default: q35]"),
             ("kernel", "Kernel image [default: newest fetched]"),
@@ -72,7 +72,7 @@ const SCREENS: &[Screen] = &[
             ("repo", "The git repository; vmeter only reads it"),
             ("build", "Shell command that builds a commit"),
             ("run", "Shell command to measure instead of a boot"),
-            ("bisect", "Search for one commit instead of running all"),
+            ("bisect", "Search for one commit instead of measuring all"),
             ("kernel", "Kernel image, e.g. {worktree}/bzImage"),
             ("runs", "Measured runs of each commit [default: 5]"),
             ("fail-if-slower", "Exit 1 if a commit is slower by PCT %"),
@@ -95,11 +95,11 @@ const SCREENS: &[Screen] = &[
         "tune",
         &[
             ("budget", "Time for all boots [default: 15m]"),
-            ("worth", "Smallest gain of a step, % [default: 1]"),
+            ("worth", "Smallest gain worth a change, % [default: 1]"),
             ("keep", "What to keep, e.g. acpi,console,network"),
-            ("allow", "insecure: also try what is less safe"),
-            ("output-file", "Write the answer as a shell script"),
-            ("long", "Show every candidate with the reason"),
+            ("allow", "insecure: also try less safe changes"),
+            ("output-file", "Write the tuned machine as a shell script"),
+            ("long", "Show every candidate change with its reason"),
             ("until", "End at poweroff, userspace or line:REGEX"),
         ],
         &["vmeter tune --budget 10m", "vmeter tune -o tuned.sh -- qemu-system-x86_64 -m 512"],
@@ -112,7 +112,7 @@ const SCREENS: &[Screen] = &[
     screen(
         "merge",
         &[
-            ("save", "Folder for the whole session"),
+            ("save", "Folder for the merged session"),
             ("mixed-hosts", "Accept hosts of different kinds"),
         ],
         &["vmeter merge part1 part2", "vmeter merge part1 part2 --save whole"],
@@ -123,7 +123,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("machine", "Only machines with this setting"),
             ("command", "Only this command's sessions, e.g. boot"),
-            ("since", "Only since a date or a time ago, e.g. 30d"),
+            ("since", "Only sessions begun since a date, or e.g. 30d ago"),
             ("limit", "Show at most N sessions [default: 20]"),
         ],
         &["vmeter runs list --since 2026-05-01", "vmeter runs list --machine smp=2"],
@@ -132,7 +132,7 @@ const SCREENS: &[Screen] = &[
     screen(
         "runs rm",
         &[
-            ("older-than", "Sessions begun before a date or a time ago"),
+            ("older-than", "Remove sessions begun before a date or e.g. 90d ago"),
             ("dry-run", "Only print what would be removed"),
         ],
         &["vmeter runs rm NAME", "vmeter runs rm --older-than 90d --dry-run"],
@@ -142,7 +142,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("export-csv", "Write a row for each run"),
             ("export-json", "Write the same as JSON"),
-            ("since", "Only since a date or a time ago, e.g. 30d"),
+            ("since", "Only sessions begun since a date, or e.g. 30d ago"),
         ],
         &["vmeter runs export --export-csv -", "vmeter runs export --since 7d --export-json -"],
     ),
@@ -151,7 +151,7 @@ const SCREENS: &[Screen] = &[
         "look",
         &[
             ("until", "End at userspace, systemd-ready or line:REGEX"),
-            ("follow", "Then print each new line of the guest's log"),
+            ("follow", "After the report, print the guest's new log lines"),
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),
         ],
@@ -175,7 +175,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),
-            ("critical-chain", "Show what the end of the boot waited for"),
+            ("critical-chain", "Show the chain of steps that the boot waited for"),
             ("tree", "Show the tree of spans"),
             ("mark", "Mark the first console line that matches"),
         ],
@@ -191,7 +191,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("root", "Roots side by side: initramfs, dax, virtio-blk"),
             ("read", "MiB that the guest reads [default: 64]"),
-            ("vs", "Another machine: these options changed"),
+            ("vs", "Compare a machine with these options changed"),
             ("runs", "Measured boots of each machine [default: 3]"),
         ],
         &["vmeter memory --root dax,virtio-blk", "vmeter memory --vs '--memory 256'"],
@@ -201,10 +201,10 @@ const SCREENS: &[Screen] = &[
         &[
             ("workload", "What the guest does [default: migration]"),
             ("tracker", "Mechanisms to compare, or all"),
-            ("strategy", "How to read the dirty bitmap, or all"),
+            ("strategy", "Ways of reading the dirty bitmap, or all"),
             ("buffer", "Memory that the guest writes, MiB"),
             ("vms", "Also measure N VMs at once, e.g. 1,8,32"),
-            ("runs", "Passes"),
+            (\"runs\", \"Passes of each tracker\"),
         ],
         &["vmeter dirty --workload gui", "vmeter dirty --vms 1,8"],
     ),
@@ -228,7 +228,7 @@ const SCREENS: &[Screen] = &[
             ("strategy", "Ways to commit routes, or all"),
             ("vms", "Also set up N VMs at once, e.g. 1,8,32"),
             ("vfio", "Real devices that are bound to vfio-pci"),
-            ("runs", "Measured set-ups of each way"),
+            ("runs", "Measured runs of each strategy"),
         ],
         &["vmeter irq --vfs 8 --vectors 65", "vmeter irq --strategy per_vector,per_vm"],
     ),
@@ -239,8 +239,8 @@ const SCREENS: &[Screen] = &[
             ("comm", "Explain these programs, e.g. 'nginx|php-fpm*'"),
             ("pid", "Record a running VMM, then explain"),
             ("duration", "Record at most this many seconds"),
-            ("mtree", "QEMU's `info mtree -f`: names devices"),
-            ("cpu-hz", "Clock rate of a trace in cycles, e.g. 2.0G"),
+            ("mtree", "QEMU's `info mtree -f`, to name devices"),
+            ("cpu-hz", "Clock rate, if time stamps are cycles, e.g. 2.0G"),
         ],
         &["vmeter explain trace.dat qemu.log", "vmeter explain slow.txt --vs healthy.txt"],
     ),
@@ -260,8 +260,8 @@ const SCREENS: &[Screen] = &[
         "trace stat",
         &[
             ("vs", "Compare with another trace"),
-            ("mtree", "QEMU's `info mtree -f`: names devices"),
-            ("cpu-hz", "Clock rate of a trace in cycles, e.g. 2.0G"),
+            ("mtree", "QEMU's `info mtree -f`, to name devices"),
+            ("cpu-hz", "Clock rate, if time stamps are cycles, e.g. 2.0G"),
             ("top", "Rows of each table [default: 12; 0: all]"),
         ],
         &["vmeter trace stat trace.dat", "vmeter trace stat slow.dat --vs healthy.dat"],
@@ -295,9 +295,9 @@ const SCREENS: &[Screen] = &[
         "kernel build",
         &[
             ("config", "debian, custom or minimal"),
-            ("from", "custom: a saved boot; drops slow initcalls"),
+            ("from", "Saved boot; custom omits its slow initcalls"),
             ("source", "Sources [default: Debian's linux-source]"),
-            ("jobs", "Compilers at a time [default: one a CPU]"),
+            ("jobs", "Compilers at once [default: one per CPU]"),
         ],
         &["vmeter kernel build --config minimal", "vmeter kernel build --config custom --from DIR"],
     ),
@@ -305,7 +305,8 @@ const SCREENS: &[Screen] = &[
     screen("appliance build", &[], &["vmeter appliance build --out initrd.img"]),
     screen(
         "doctor",
-        &[("aa", "Boot one machine against itself"), ("clean", "Remove what killed vmeters left")],
+        &[("aa", "Boot one machine against itself"), ("clean", "Remove leftovers of killed \
+            vmeters")],
         &["vmeter doctor", "vmeter doctor --aa"],
     ),
 ];
@@ -313,7 +314,7 @@ const SCREENS: &[Screen] = &[
 /// Closes the long help of `vmeter` itself.
 const ROOT: &str = "\
 Every command takes --export-json, -csv, -markdown, -html, -text and, where there is a timeline,
--perfetto FILE; --color; -q and -v. `vmeter COMMAND -h` shows a screen, `--help` all options.
+-perfetto FILE; --color; -q and -v. `vmeter COMMAND -h` shows the main options, `--help` all.
 vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page or a completion.";
 
 /// The command line with its help.

@@ -70,7 +70,8 @@ fn with_enough_stack(work: fn() -> ExitCode) -> ExitCode {
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
         Err(error) => {
             eprintln!(
-                "vmeter: the stack of `ulimit -s` is too small, and no other is to be had: {error}"
+                "vmeter: the stack allowed by `ulimit -s` is too small, and a larger stack cannot \
+                    be allocated: {error}"
             );
             ExitCode::from(3)
         }

@@ -16,13 +16,13 @@ pub struct Output {
     /// `--export-NAME FILE` of every output.
     #[command(flatten)]
     pub exports: Exports,
-    /// Colours on a terminal.
+    /// When to print colours.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
-    /// No progress, and only warnings of what went wrong.
+    /// Print no progress, and of the warnings only those about failures.
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// More: what was run and why (twice: debugging).
+    /// Also print what vmeter runs and why; given twice, print debug messages.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
@@ -30,7 +30,7 @@ pub struct Output {
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless `NO_COLOR` is set.
+    /// Colours if the output is a terminal and `NO_COLOR` is not set.
     Auto,
     /// Always.
     Always,

@@ -33,7 +33,7 @@ impl Progress for Bar {
     fn saved_in(&mut self, dir: &Path) {
         let Ok(state) = state_dir() else { return };
         if let Err(error) = vmeter_index::remember(&state, dir) {
-            tracing::info!("`vmeter runs list` will not know of it: {error}");
+            tracing::info!("`vmeter runs list` will not show this session: {error}");
         }
     }
 

@@ -13,21 +13,21 @@ use vmeter_session::Interrupt;
 /// `vmeter appliance`.
 #[derive(Debug, Subcommand)]
 pub enum Appliance {
-    /// Write an initramfs; the same input gives the same bytes.
+    /// Write an initramfs. Equal inputs give identical files.
     Build {
         /// minimal or udev.
         #[arg(long, default_value = "minimal")]
         init: String,
-        /// Modules to load, with what they depend on.
+        /// Kernel modules to load; vmeter adds the modules that they depend on (default: none).
         #[arg(long, value_name = "NAME", value_delimiter = ',')]
         modules: Vec<String>,
-        /// Kernel version whose modules to take (default: the newest cached).
+        /// Version of the cached kernel to copy the modules from (default: the newest).
         #[arg(long, value_name = "VERSION")]
         kernel: Option<String>,
         /// A file to put into the guest, e.g. --file /etc/motd=motd.txt; may be repeated.
         #[arg(long = "file", value_name = "GUEST=HOST")]
         files: Vec<String>,
-        /// File to write (default: the cache).
+        /// File to write (default: a file in vmeter's cache).
         #[arg(short, long = "out", value_name = "FILE")]
         out: Option<PathBuf>,
     },
@@ -48,8 +48,9 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
     let from = || {
         let modules = found.map(|kernel| kernel.modules());
         modules.ok_or_else(|| match &kernel {
-            Some(version) => usage(format!("kernel {version} is not cached: vmeter kernel list")),
-            None => host("modules need a cached kernel: vmeter kernel fetch"),
+            Some(version) => usage(format!("kernel {version} is not in the cache; `vmeter kernel \
+                list` shows the cached kernels")),
+            None => host("--modules needs a cached kernel: fetch one with `vmeter kernel fetch`"),
         })
     };
     let mut spec = match init.as_str() {

@@ -21,17 +21,19 @@ pub struct Bench {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// Another machine: the baseline with these options changed, e.g. --vs '--machine pc'.
+    /// Another machine to compare: the baseline with these options changed, e.g. --vs '--machine
+    /// pc'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
-    /// Run until a difference of PCT percent would show. vmeter plans the number of runs from the
-    /// noise of the first ones. --runs is the most.
+    /// Make as many runs as detecting a difference of PCT percent needs. vmeter computes that
+    /// number from the noise of the first runs; --runs is the maximum (default: --runs alone
+    /// decides).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When a machine is too slow, against the first.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// A VMM command line of your own, run as given.
+    /// Command line of your own VMM, which vmeter runs instead of its own machine.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

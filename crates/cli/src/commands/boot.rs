@@ -24,10 +24,10 @@ pub struct Boot {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// How closely to watch (default: light).
+    /// How much of each boot to record (default: light).
     #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
     pub watch: Option<WatchLevel>,
-    /// Measure what watching costs, with watched and unwatched boots in turn.
+    /// Measure how much --watch slows the boot, by alternating boots with and without it.
     #[arg(long)]
     pub overhead: bool,
     /// How it is shown.
@@ -36,28 +36,30 @@ pub struct Boot {
     /// When it is too slow, against --baseline.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// Compare with a saved session. vmeter boots that machine again, in turn with this one, where
-    /// it can.
+    /// Compare with a saved session. If it can, vmeter boots the saved machine again, alternating
+    /// with this machine (default: no comparison).
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
-    /// Run until a difference of PCT percent to --baseline would show. vmeter plans the number of
-    /// runs from the noise of the first ones. --runs is the most.
+    /// Make as many runs as detecting a difference of PCT percent from --baseline needs. vmeter
+    /// computes that number from the noise of the first runs; --runs is the maximum (default:
+    /// --runs alone decides).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
-    /// Record the next VM that another program starts (libvirt, a daemon), from the VMM's exec until
-    /// the guest is up. The command after `--` starts it, once a run. The VM runs on afterwards.
+    /// Record the next VM that another program (libvirt, a daemon) starts, from the VMM's exec
+    /// until the guest is up. A command after `--`, if given, is run once for each VM to start it.
+    /// vmeter leaves the VM running.
     #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust"])]
     pub next: bool,
-    /// With --next: the VMM's file (default: all VMMs in $PATH); may be repeated.
+    /// With --next: executable file of the VMM; may be repeated (default: all VMMs in $PATH).
     #[arg(long, value_name = "FILE", requires = "next")]
     pub emulator: Vec<PathBuf>,
-    /// With --next: record only a VMM whose command line matches (default: any).
+    /// With --next: record only a VMM whose command line matches REGEX (default: any VMM).
     #[arg(long = "match", value_name = "REGEX", requires = "next")]
     pub matching: Option<String>,
-    /// With --next: wait this long for the VMM (default: until Ctrl-C).
+    /// With --next: wait at most S seconds for the VMM to start (default: until Ctrl-C).
     #[arg(long, value_name = "S", requires = "next", value_parser = crate::options::positive)]
     pub within: Option<f64>,
-    /// A VMM command line of your own, run as given.
+    /// Command line of your own VMM, which vmeter runs instead of its own machine.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }
@@ -72,7 +74,8 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         return next(arguments, out);
     }
     if arguments.overhead && matches!(arguments.watch, Some(WatchLevel::None)) {
-        return Err(usage("--overhead compares with --watch none: --watch light or full"));
+        return Err(usage("--overhead measures the cost of --watch light or --watch full, so \
+            --watch none is not allowed"));
     }
     let options = BootOptions {
         spec: arguments.machine.spec(arguments.command),
@@ -89,7 +92,8 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let limit = begun.limit(arguments.gate);
     let baseline = arguments.baseline.or_else(|| begun.baseline());
     if limit.is_some() && baseline.is_none() {
-        return Err(usage("--fail-if-slower: slower than what? --baseline DIR, a saved session"));
+        return Err(usage("--fail-if-slower needs a baseline: add --baseline DIR, where DIR is a \
+            saved session"));
     }
     if limit.is_some() && options.spec.accel != Some(AskedAccel::Only(Accel::Icount)) {
         regression::check_runs(options.runs.runs)?;
@@ -119,8 +123,8 @@ fn next(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let known = MachineSpec { until: until.clone(), timeout_s, ..MachineSpec::default() };
     if spec != known {
         return Err(usage(
-            "--next: the VM is described by who starts it: of the options of a machine it takes \
-             --until and --timeout",
+            "--next records a VM that another program configures: of the machine options it \
+                accepts only --until and --timeout",
         ));
     }
     let interrupt = Interrupt::install()?;

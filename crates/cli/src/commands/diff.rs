@@ -11,13 +11,13 @@ use vmeter_lab::diff::report::DiffReport;
 /// `vmeter diff`.
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// Before: folder of a saved session, FOLDER#LABEL for one machine of several, or the
+    /// The baseline: folder of a saved session, FOLDER#LABEL for one machine of several, or the
     /// folder of a single run.
     pub a: OsString,
     /// After.
     pub b: OsString,
-    /// Print how many runs a difference of PCT percent needs, and exit: saved sessions get no new
-    /// runs. To run them, use `vmeter boot --baseline DIR --detect PCT`.
+    /// Print how many runs detecting a difference of PCT percent needs, and exit. To make these
+    /// runs, use `vmeter boot --baseline DIR --detect PCT`.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When B is too slow.

@@ -27,47 +27,52 @@ pub struct Dirty {
     /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
-    /// How to read and clear the dirty bitmap, or all: get_org (original), get_opt (optimised),
-    /// switch_opt (swap buffers) (default: all).
+    /// Ways of reading and clearing the dirty bitmap to compare, or all: get_org (original loop),
+    /// get_opt (optimised loop), switch_opt (swap of buffers) (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The same as --runs.
     #[arg(long, value_name = "N", conflicts_with = "runs",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     passes: Option<u32>,
-    /// The guest's slots, as JSON: [{"slot": 0, "bytes": "640K"}, …]; "buffer": true where
-    /// the workload writes.
+    /// Memory slots of the guest, as JSON: [{"slot": 0, "bytes": "640K"}, …]. "buffer": true marks
+    /// the slot that the workload writes to (default: the workload's own slots).
     #[arg(long, value_name = "FILE")]
     slots: Option<PathBuf>,
-    /// Share of the buffer that random and sequential write in each pass, percent (default: 50).
+    /// Percentage of the buffer that the workloads random and sequential write in each pass
+    /// (default: 50).
     #[arg(long, value_name = "PCT")]
     dirty: Option<f64>,
-    /// The buffer, MiB (default: 256; 1024 in the published measurement).
+    /// Size of the buffer that the workload writes, MiB (default: 256; the published measurement
+    /// used 1024).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffer: Option<u64>,
-    /// Memory that all slots may take, MiB; large slots are scaled (default: half of what is
-    /// available).
+    /// Limit of the total size of all slots, MiB. vmeter shrinks large slots to fit (default: half
+    /// of the available memory).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: Option<u64>,
-    /// Frames a second of gui (default: 60).
+    /// Frames per second of the workload gui (default: 60).
     #[arg(long, value_name = "N")]
     hz: Option<u32>,
-    /// Privilege level of the guest's code: 3, or 0 where KVM runs that natively (default: 3).
+    /// Privilege level of the guest's code: 3, or 0 if KVM runs level 0 natively (default: 3).
     #[arg(long, value_name = "N")]
     ring: Option<u8>,
     /// Entries of the dirty ring (default: 65536).
     #[arg(long, value_name = "N")]
     ring_entries: Option<usize>,
-    /// Check every bit against what the guest wrote (the default).
+    /// Compare every bit of the dirty bitmap with the pages that the guest wrote (this is the
+    /// default).
     #[arg(long, overrides_with = "no_verify")]
     verify: bool,
-    /// Do not check.
+    /// Do not compare the dirty bitmap with the pages that the guest wrote.
     #[arg(long)]
     no_verify: bool,
-    /// Skip the runs with other numbers of dirty pages, which the crossover points need.
+    /// Skip the extra runs with other numbers of dirty pages. Without them, vmeter cannot compute
+    /// at how many dirty pages another tracker becomes the fastest.
     #[arg(long)]
     no_fit: bool,
-    /// Also measure N VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    /// Also measure N VMs running at once, and show p50 and p99 of their times; LIST is e.g. 1,8,32
+    /// (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vms: Vec<usize>,
     /// How often.
@@ -78,10 +83,11 @@ pub struct Dirty {
 /// Largest file of slots that is read, bytes.
 const MAX_SLOTS_FILE: u64 = 1 << 20;
 const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statistics (default: 0)";
-const RUNS: &str = "Passes of each tracker (default: 5, for migration 3, as published). With \
-                    --resume, a larger number adds passes";
+const RUNS: &str = "Passes of each tracker (default: 5; 3 for the workload migration, as in the \
+    published measurement). With --resume, a larger number adds passes";
 const PIN: &str =
-    "CPUs of the harvester, e.g. 1; the guests run on the others (default: the first)";
+    "CPUs of the thread that harvests dirty pages, e.g. 1; the guests run on the remaining CPUs \
+        (default: the first CPU)";
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {

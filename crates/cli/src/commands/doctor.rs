@@ -16,19 +16,19 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 /// `vmeter doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Remove what killed vmeters left: processes, tracefs instances, temporary folders. What a
-    /// running vmeter owns stays.
+    /// Remove processes, tracefs instances and temporary folders that killed vmeters left behind.
+    /// vmeter keeps those of running vmeters.
     #[arg(long)]
     pub clean: bool,
-    /// Boot one machine against itself: how often this host gives a false verdict, and the smallest
-    /// difference that it can show.
+    /// Compare one machine with itself. This shows how often this host gives a false verdict, and
+    /// the smallest difference that it can detect.
     #[arg(long, conflicts_with = "clean")]
     pub aa: bool,
-    /// With --aa: runs of each of the two (default: 20).
+    /// With --aa: runs of each of the two equal machines (default: 20).
     #[arg(long, value_name = "N", requires = "aa",
           value_parser = clap::value_parser!(u32).range(6..=100_000))]
     pub runs: Option<u32>,
-    /// With --aa: the VMM, as in `vmeter boot`.
+    /// With --aa: the VMM to boot with (default: qemu).
     #[arg(long, value_name = "VMM", requires = "aa")]
     pub vmm: Option<String>,
 }

@@ -18,29 +18,32 @@ use vmeter_session::Interrupt;
 /// `vmeter explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Traces of one machine, explained together: ftrace, perf, QEMU, xentrace, strace.
+    /// Traces of one machine to explain together; formats: ftrace, perf, QEMU, xentrace, strace.
     #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
     files: Vec<PathBuf>,
-    /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
+    /// Clock rate of a trace whose time stamps count cycles, e.g. 2.0G (default: vmeter's estimate,
+    /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain the time of these programs, and of what they wait for (default: the threads that
-    /// serve a guest, or that wait for each other most). A pattern is a thread's name. Its numbers
-    /// do not matter, and `puma` matches `puma srv 1` too. `*` is any text, `|` separates names. The
-    /// other threads of these processes and their children are included.
+    /// Explain the time of these threads and of what they wait for (default: the threads that serve
+    /// a guest, or that wait for each other most). A pattern is a thread's name without its
+    /// numbers; `puma` also matches `puma srv 1`. `*` matches any text, `|` separates names. vmeter
+    /// adds the other threads of these processes, and their children.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
-    /// Baseline trace of the same workload. vmeter explains what FILE has beyond it.
+    /// Baseline trace of the same workload. vmeter explains the additional time of the other traces
+    /// (default: no baseline).
     #[arg(long, value_name = "FILE")]
     vs: Option<PathBuf>,
-    /// Output of QEMU's `info mtree -f`. It names the devices behind ports and MMIO.
+    /// Output of QEMU's `info mtree -f`, from which vmeter names the devices at I/O ports and MMIO
+    /// addresses (default: none).
     #[arg(long, value_name = "FILE")]
     mtree: Option<PathBuf>,
-    /// Record a running VMM (`auto`: the only one), until it ends, --duration is over, or Ctrl-C.
-    /// Then explain the recording.
+    /// Record a running VMM and then explain the recording. The recording ends at --duration, at
+    /// Ctrl-C or when the VMM ends. `auto` means the only running VMM.
     #[arg(long, value_name = "PID", value_parser = process, group = "live")]
     pid: Option<Process>,
-    /// Record at most this long.
+    /// Record at most S seconds (default: no limit).
     #[arg(long, value_name = "S", value_parser = seconds, requires = "live")]
     duration: Option<Duration>,
     /// Stop recording after N MiB.
@@ -50,7 +53,7 @@ pub struct Explain {
     /// Folder for the recording (default: a fresh one under $XDG_STATE_HOME/vmeter).
     #[arg(long, value_name = "DIR", requires = "live")]
     save: Option<PathBuf>,
-    /// A command line to run, record and explain.
+    /// Command line that vmeter runs, records and explains.
     #[arg(last = true, value_name = "COMMAND", group = "live")]
     command: Vec<String>,
 }
@@ -101,11 +104,12 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<Live> {
         let path = vmeter_render::text::neutralise(&path);
         eprintln!("{} events, {} lost, kept in {path}", live.recording.events, live.recording.lost);
         if live.recording.limited {
-            eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
+            eprintln!("warning: the recording stopped at its size limit of {} MiB; raise the \
+                limit with --limit MIB", arguments.limit);
         }
         let recording = &live.recording;
         if recording.status.is_some_and(|status| status != 0) || recording.killed_by.is_some() {
-            eprintln!("warning: the command failed; what it did until then is explained");
+            eprintln!("warning: the command failed; vmeter explains the time until the failure");
         }
     }
     Ok(live)

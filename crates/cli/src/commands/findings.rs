@@ -13,13 +13,13 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter findings`.
 #[derive(Debug, Args)]
 pub struct Findings {
-    /// The causes to measure (default: all; --list shows them).
+    /// Identifiers of the causes to measure; --list prints them (default: all causes).
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// List the known causes, and exit.
     #[arg(long)]
     pub list: bool,
-    /// Skip the boots in virtual time (one for each machine).
+    /// Skip the extra boot in virtual time of each machine.
     #[arg(long)]
     pub no_icount: bool,
     /// Explain each result in words.
@@ -31,7 +31,8 @@ pub struct Findings {
     /// How often (default: 10 of each machine).
     #[command(flatten)]
     pub runs: Runs,
-    /// A VMM command line of your own: measure the causes that it has, and each remedy.
+    /// Command line of your own VMM. vmeter measures the causes found in that machine, and their
+    /// remedies.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

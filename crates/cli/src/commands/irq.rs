@@ -18,19 +18,19 @@ use vmeter_session::{Interrupt, Views, Watch};
 #[derive(Debug, Args, Serialize)]
 #[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("runs", |arg| arg.help(RUNS)))]
 pub struct Irq {
-    /// Virtual functions, that is devices (default: 8).
+    /// Number of devices (virtual functions, VFs) (default: 8).
     #[arg(long, value_name = "N", conflicts_with = "vfio")]
     vfs: Option<usize>,
-    /// MSI-X vectors of each (default: 65; of real devices, all that they have).
+    /// MSI-X vectors of each device (default: 65; with --vfio, all vectors of the device).
     #[arg(long, value_name = "N")]
     vectors: Option<usize>,
-    /// vCPUs that the vectors are spread over (default: 8).
+    /// Number of vCPUs that the vectors are distributed over (default: 8).
     #[arg(long, value_name = "N")]
     vcpus: Option<usize>,
-    /// Threads that keep CPUs busy during the measurement (default: none).
+    /// Number of threads that keep CPUs busy during the measurement (default: 0).
     #[arg(long, value_name = "N", value_parser = at_most(1024))]
     busy_cpus: Option<usize>,
-    /// vCPUs that run guest code during the measurement (default: none).
+    /// Number of vCPUs that run guest code during the measurement (default: 0).
     #[arg(long, value_name = "N")]
     running_vcpus: Option<usize>,
     /// Strategies to compare, or all: per_vector, per_device, per_vm, reserved,
@@ -38,16 +38,17 @@ pub struct Irq {
     /// vm_per_vm (default: per_vector,per_device,per_vm,reserved; with --vfio all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Up to how many vectors to measure growth (default: limit).
+    /// Largest number of vectors at which vmeter measures how the time grows (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
-    /// Do not trace where the time of a commit goes.
+    /// Skip the traced runs, which show where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
-    /// Also set up N VMs at once, with p50 and p99 of their times: 1,8,32 (default: none).
+    /// Also set up N VMs at once, and show p50 and p99 of their times; LIST is e.g. 1,8,32
+    /// (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
     vms: Vec<usize>,
-    /// Real devices, bound to vfio-pci, instead of a VM without any.
+    /// PCI addresses of real devices that are bound to vfio-pci (default: a VM without devices).
     #[arg(long, value_name = "BDF", num_args = 1.., value_delimiter = ',')]
     vfio: Vec<String>,
     /// How often.
@@ -56,8 +57,8 @@ pub struct Irq {
     runs: Runs,
 }
 
-const PIN: &str = "CPUs of the committing thread, e.g. 1,4-7 (default: all but the boot CPU, on \
-                   which the grace period's callback runs)";
+const PIN: &str = "CPUs of the thread that commits routes, e.g. 1,4-7 (default: all except the \
+    boot CPU, which runs the callback of the SRCU grace period)";
 const RUNS: &str = "Measured runs of each strategy (default: 10; with --vfio 3)";
 
 /// A number up to `most`.

@@ -38,13 +38,14 @@ pub struct Build {
     /// The configuration.
     #[arg(long, value_name = "CONFIG", value_parser = word::<Config>())]
     config: Config,
-    /// A saved `vmeter boot` of the full kernel. The custom kernel leaves out its initcalls over 1 ms.
+    /// For --config custom: folder of a saved `vmeter boot` of the full kernel. The custom kernel
+    /// omits its initcalls over 1 ms.
     #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
     from: Option<PathBuf>,
     /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).
     #[arg(long, value_name = "PATH")]
     source: Option<PathBuf>,
-    /// Compilers at a time (default: one for each CPU).
+    /// Number of compilers that run at once (default: one for each CPU).
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 }
@@ -103,7 +104,7 @@ fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
 }
 
 /// What there is of a build that was interrupted.
-const KEPT: &str = "what is compiled is kept: the same command resumes it";
+const KEPT: &str = "vmeter keeps the compiled objects; the same command resumes the build";
 
 /// Initcalls of a saved boot, by their mean time.
 fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
@@ -121,8 +122,8 @@ fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
         .collect();
     if found.is_empty() {
         return Err(usage(format!(
-            "{}: no initcalls were timed in it: measure Debian's kernel by `vmeter boot --save \
-             DIR`, and give that",
+            "{}: this session has no times of initcalls; boot Debian's kernel with `vmeter boot \
+                --save DIR`, and pass that DIR to --from",
             dir.display()
         )));
     }
@@ -150,7 +151,7 @@ fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
                 }
                 None => {
                     bar.set_length(*done as u64);
-                    bar.set_message("compiled; how many there are is not known yet".to_owned());
+                    bar.set_message("objects compiled; the total number is not known yet".to_owned());
                 }
             }
         }

@@ -13,16 +13,17 @@ use vmeter_session::{Interrupt, RunOptions, Watch};
 /// `vmeter look`.
 #[derive(Debug, Args)]
 pub struct Look {
-    /// The VMM's pid, or libvirt:NAME for a domain of libvirt's.
+    /// The VMM's pid, or libvirt:NAME for a libvirt domain.
     #[arg(value_name = "PID|libvirt:NAME")]
     pub target: String,
-    /// Then print each new line of the guest's log, and each program that it executes if the guest
-    /// traces, until Ctrl-C, the VM's end, or --until. vmeter reads every 100 ms.
+    /// After the report, print each new line of the guest's log, and each program that the guest
+    /// executes if its kernel traces that. This ends at Ctrl-C, at the VM's end, or at --until.
+    /// vmeter reads the guest every 100 ms.
     #[arg(long)]
     pub follow: bool,
-    /// Where the boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default: the
-    /// line in which the guest reports that it is up, or the last line before 10 s of silence). With
-    /// --follow, wait for it.
+    /// Event that ends the boot: userspace, systemd-ready, or line:REGEX (a line of the guest's log
+    /// matches). Default: the line in which the guest reports that it is up, or the last line
+    /// before 10 s of silence. With --follow, vmeter waits for this event.
     #[arg(long)]
     pub until: Option<String>,
     /// Folder to save the run in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
@@ -40,7 +41,8 @@ pub struct Look {
 pub fn run(arguments: Look, out: &Output) -> Result<Status> {
     output::check(out)?;
     if arguments.follow && output::stdout_is_taken(out) {
-        return Err(usage("--follow prints to standard output: export to a file"));
+        return Err(usage("--follow prints to standard output, so an export cannot go there: \
+            export to a file"));
     }
     let until = arguments.until.as_deref().map(until_of).transpose()?;
     let vmm = vmm_of(&arguments.target)?;

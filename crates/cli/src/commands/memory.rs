@@ -16,8 +16,8 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter memory`.
 #[derive(Debug, Args)]
 pub struct Memory {
-    /// MiB of a file on its root that the guest reads between the two measurements (default: 64, the
-    /// whole file; 0: measure once, at the ready point).
+    /// Number of MiB that the guest reads from a file on its root between the two measurements
+    /// (default: 64, the whole file). With 0, vmeter measures once, at the ready point.
     #[arg(long, value_name = "MIB")]
     pub read: Option<u32>,
     /// The machine; --root takes several, separated by commas, which are shown side by side.
@@ -26,10 +26,11 @@ pub struct Memory {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// Another machine to compare: the first with these options changed, e.g. --vs '--kernel FILE'.
+    /// Another machine to compare: the first machine with these options changed, e.g. --vs
+    /// '--kernel FILE'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
-    /// A VMM command line of your own, run as given.
+    /// Command line of your own VMM, which vmeter runs instead of its own machine.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

@@ -11,13 +11,16 @@ use vmeter_session::Views;
 /// `vmeter merge`.
 #[derive(Debug, Args)]
 pub struct Merge {
-    /// Folders of the shards, as `--shard I/N --save DIR` of a sweep or range made them.
+    /// Folders of the shards that `vmeter sweep` or `vmeter range` saved with --shard I/N --save
+    /// DIR.
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
-    /// Folder to save the whole in (default: a fresh one under $XDG_STATE_HOME/vmeter/runs).
+    /// Folder to save the merged session in (default: a new folder under
+    /// $XDG_STATE_HOME/vmeter/runs).
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
-    /// Merge hosts that differ in CPU model, kernel or VMM; each host's factor is taken out.
+    /// Merge runs of hosts that differ in CPU model, kernel or VMM. vmeter estimates the speed of
+    /// each host and divides each time by it.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

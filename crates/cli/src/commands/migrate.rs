@@ -14,43 +14,47 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter migrate`.
 #[derive(Debug, Args)]
 pub struct Migrate {
-    /// Rates at which the guest dirties its working set, MB/s (default: 0,50,200).
+    /// Rates at which the guest writes to its working set, MB/s. vmeter measures migrations at each
+    /// rate (default: 0,50,200).
     #[arg(long, value_name = "MBPS", value_delimiter = ',')]
     dirty_rate: Vec<String>,
-    /// Limit of the bandwidth, MB/s, 0 for none (default: QEMU's own, 134).
+    /// Limit of the bandwidth of the migration, MB/s; 0 means no limit (default: 134, as in QEMU).
     #[arg(long, value_name = "MBPS")]
     bandwidth: Option<String>,
-    /// Longest downtime that is allowed, ms (default: QEMU's own, 300).
+    /// Longest downtime allowed, ms (default: 300, as in QEMU).
     #[arg(long, value_name = "MS")]
     downtime_limit: Option<String>,
-    /// The working set: memory that the guest writes again and again, MiB (default: half of its
-    /// memory).
+    /// Size of the working set, the memory that the guest writes repeatedly, MiB (default: half of
+    /// the guest's memory).
     #[arg(long, value_name = "MIB")]
     working_set: Option<String>,
-    /// Send only the changed part of a page (QEMU's xbzrle), with a cache of this size, MiB.
+    /// Send only the changed parts of a page (QEMU's xbzrle), with a cache of MIB MiB (default:
+    /// off).
     #[arg(long, value_name = "MIB", num_args = 0..=1, default_missing_value = "on")]
     xbzrle: Option<String>,
-    /// Send on several connections (QEMU's multifd).
+    /// Send pages on CHANNELS connections (QEMU's multifd) (default: off).
     #[arg(long, value_name = "CHANNELS")]
     multifd: Option<String>,
-    /// Compress pages in N threads (QEMU up to 9.0).
+    /// Compress pages in THREADS threads; QEMU up to 9.0 only (default: off).
     #[arg(long, value_name = "THREADS")]
     compress: Option<String>,
-    /// Throttle the guest until the migration converges (QEMU's auto-converge).
+    /// Slow the guest down until the migration converges (QEMU's auto-converge).
     #[arg(long)]
     auto_converge: bool,
     /// After the first round, run the guest at the destination and send the remaining pages on demand.
     #[arg(long)]
     postcopy: bool,
-    /// Vary a setting over a list: bandwidth=50,100, auto-converge=off,on. Settings: the
-    /// options above, resident (MiB with data), written-bytes (of each page),
-    /// multifd-compression, memory, smp, machine, pcie-root-ports.
+    /// Measure each value of a setting, e.g. bandwidth=50,100 or auto-converge=off,on. Settings are
+    /// the options above, and resident (MiB that contain data), written-bytes (bytes that the guest
+    /// changes in each page), multifd-compression, memory, smp, machine and pcie-root-ports.
     #[arg(short = 'L', long = "list", value_name = "NAME=A,B,…")]
     list: Vec<String>,
-    /// Vary it over a range, both ends included: dirty-rate=0..200:50.
+    /// Measure each value of a setting from A to B, both included, in steps of STEP (default: 1),
+    /// e.g. dirty-rate=0..200:50.
     #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
     range: Vec<String>,
-    /// Kill one side during the migration, and report what is left.
+    /// Kill one of the two QEMUs during the migration, and report whether the guest survives
+    /// (default: neither).
     #[arg(long, value_name = "SIDE", value_parser = word::<Side>())]
     kill: Option<Side>,
     /// The machine; its firmware is the guest, which is vmeter's own.
@@ -59,7 +63,7 @@ pub struct Migrate {
     /// How often.
     #[command(flatten)]
     runs: Runs,
-    /// A QEMU command line of your own.
+    /// Command line of your own QEMU.
     #[arg(last = true, value_name = "VMM ARGS")]
     command: Vec<String>,
 }

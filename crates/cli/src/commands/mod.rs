@@ -53,15 +53,15 @@ macro_rules! commands {
 commands! {
     /// Boot a machine several times and account for every millisecond.
     Boot(boot::Boot),
-    /// Time whole boots with nothing attached, and compare machines.
+    /// Time whole boots without recording them, and compare machines.
     Bench(bench::Bench),
-    /// Show how each phase grows with a setting, and where it jumps.
+    /// Show how the time of each boot phase grows with a machine setting.
     Sweep(sweep::Sweep),
-    /// Find which commit of a git range made it slower.
+    /// Find which commit in a git range made a boot or a program slower.
     Range(range::Range),
     /// Measure the known causes of a slow boot.
     Findings(findings::Findings),
-    /// Find the fastest equivalent of a machine, and prove it.
+    /// Find changes that make a machine boot faster, and prove the gain.
     Tune(tune::Tune),
     /// Compare two saved runs.
     Diff(diff::Diff),
@@ -79,15 +79,15 @@ commands! {
     Show(show::Show),
     /// Write a saved run as HTML, JSON, CSV, Markdown or Perfetto.
     Report(report::Report),
-    /// Show what memory the guest and the VMM use.
+    /// Measure how much memory the guest and the VMM use.
     Memory(memory::Memory),
-    /// Measure what each way of harvesting dirty pages costs.
+    /// Compare the cost of methods that track a guest's dirty pages.
     Dirty(dirty::Dirty),
-    /// Measure live migrations and their downtime by dirty rate.
+    /// Measure the duration and downtime of live migrations at given dirty rates.
     Migrate(migrate::Migrate),
-    /// Measure what setting up MSI-X vectors costs.
+    /// Measure the cost of setting up MSI-X interrupt vectors.
     Irq(irq::Irq),
-    /// Say why it is slow: a chain of causes from traces.
+    /// Explain from traces why a program or VM is slow, as a chain of causes.
     Explain(explain::Explain),
     /// Record, count, print and convert traces.
     #[command(subcommand)]
@@ -98,6 +98,6 @@ commands! {
     /// Build the initramfs that vmeter boots.
     #[command(subcommand)]
     Appliance(appliance::Appliance),
-    /// Say what this host can measure, and how to fix the rest.
+    /// Show what vmeter can measure on this host, and how to enable the rest.
     Doctor(doctor::Doctor),
 }

@@ -19,16 +19,18 @@ use vmeter_session::{Interrupt, Session, Views, Watch};
 /// `vmeter range`.
 #[derive(Debug, Args)]
 pub struct Range {
-    /// The commits: A..B, A being what the others are compared with.
+    /// The commits to measure: A..B. vmeter compares the others with A.
     #[arg(value_name = "A..B", required_unless_present = "resume")]
     pub range: Option<String>,
-    /// The git repository; it is only read.
+    /// The git repository. vmeter only reads it.
     #[arg(long, value_name = "DIR", required_unless_present = "resume")]
     pub repo: Option<PathBuf>,
-    /// Shell command that builds a commit. It runs in vmeter's own checkout.
+    /// Shell command that builds a commit. vmeter runs it in a checkout of its own (default: build
+    /// nothing).
     #[arg(long, value_name = "CMD")]
     pub build: Option<String>,
-    /// Shell command to measure instead of a boot. It runs in the checkout.
+    /// Shell command to measure instead of a boot. vmeter runs it in the commit's checkout
+    /// (default: boot a machine).
     #[arg(long, value_name = "CMD")]
     pub run: Option<String>,
     /// Search for the first commit that changed the time, instead of measuring every commit.
@@ -37,31 +39,34 @@ pub struct Range {
     /// The metric to compare (default: wall).
     #[arg(long, value_parser = word::<model::Metric>())]
     pub metric: Option<model::Metric>,
-    /// With --bisect: stop when one commit is this probable (default: 0.97).
+    /// With --bisect: stop when the probability that one commit made the change reaches P (default:
+    /// 0.97).
     #[arg(long, value_name = "P")]
     pub confidence: Option<f64>,
     /// With --bisect: stop undecided after N runs (default: 500).
     #[arg(long, value_name = "N")]
     pub max_boots: Option<usize>,
-    /// With --bisect: runs of each end before vmeter concludes that nothing changed (default: 30).
+    /// With --bisect: least number of runs of the first and of the last commit before vmeter may
+    /// conclude that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
-    /// Builds of each commit (default: 1), to tell the effect of memory layout from that of the
-    /// commit. Each build has another checkout path, and VMETER_BUILD=1, 2, … in its environment.
+    /// Number of builds of each commit (default: 1). Several builds separate the effect of memory
+    /// layout from the effect of the commit. Each build has another checkout path, and
+    /// VMETER_BUILD=1, 2, … in its environment.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     pub builds: Option<u32>,
-    /// With --bisect: boot the good end beside each sample, so that drift of the host cancels. This
-    /// doubles the boots.
+    /// With --bisect: boot the first commit along with each sample, which cancels drift of the
+    /// host. This doubles the number of boots.
     #[arg(long, requires = "bisect")]
     pub reference: bool,
-    /// Run each commit as often as a change of PCT percent needs. With --bisect: the smallest change
-    /// to look for.
+    /// Make as many runs of each commit as detecting a change of PCT percent needs. With --bisect:
+    /// smallest change to search for.
     #[arg(long, value_name = "PCT", conflicts_with = "runs", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// Skip the extra runs that locate each change and estimate its size.
     #[arg(long, conflicts_with = "bisect")]
     pub no_place: bool,
-    /// Before each build, remove from the checkout what the commit does not have.
+    /// Before each build, remove files from the checkout that are not in the commit.
     #[arg(long)]
     pub clean: bool,
     /// When a commit is too slow, against the one before.
@@ -76,10 +81,10 @@ pub struct Range {
     /// Where.
     #[command(flatten)]
     pub many: Many,
-    /// How closely to watch (default: light, with --run none).
+    /// How much of each boot to record (default: light; with --run, none).
     #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
     pub watch: Option<WatchLevel>,
-    /// A VMM command line of your own, run as given but for {worktree}.
+    /// Command line of your own VMM. vmeter replaces {worktree} by the commit's checkout.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

@@ -20,29 +20,30 @@ const SHOWN: usize = 20;
 /// `vmeter runs`.
 #[derive(Debug, Subcommand)]
 pub enum Runs {
-    /// Saved sessions: when, what, how many runs, how long.
+    /// List saved sessions with their dates, machines, numbers of runs and times.
     List(List),
     /// Show when each machine became slower or faster over its saved sessions.
     Trend(Trend),
     /// Remove saved sessions with all their runs.
     Rm(Remove),
-    /// Every saved run as a row, for other tools (--export-csv, --export-json).
+    /// Export one row for each saved run (--export-csv, --export-json).
     Export(Export),
-    /// Let sessions be found that lie elsewhere, e.g. copied from another host.
+    /// Add sessions in other folders to `vmeter runs`, e.g. sessions of another host.
     Add(Add),
 }
 
 /// Which sessions and runs are meant.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Which {
-    /// Of machines with this word in a setting, version, digest or argument, or with exactly
-    /// this setting (NAME=VALUE); may be repeated, all must match.
+    /// Only machines that have WORD in a setting, version, digest or argument, or whose setting
+    /// NAME is VALUE. If repeated, all must match (default: all machines).
     #[arg(long, value_name = "WORD|NAME=VALUE")]
     pub machine: Vec<String>,
-    /// Of this command, e.g. boot.
+    /// Only sessions of this vmeter command, e.g. boot (default: all commands).
     #[arg(long, value_name = "NAME")]
     pub command: Option<String>,
-    /// SavedGate since a date (2026-05-01, UTC) or a length of time ago (30d).
+    /// Only sessions begun since a date (2026-05-01, UTC) or within a time before now (30d)
+    /// (default: all).
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
 }
@@ -53,10 +54,10 @@ pub struct List {
     /// Which.
     #[command(flatten)]
     pub which: Which,
-    /// Sessions at most, the latest (default: 20, in exports all).
+    /// Show at most the N latest sessions (default: 20; exports have all).
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Read every session again, whatever the index has of it.
+    /// Rebuild the index from all session folders.
     #[arg(long)]
     pub rebuild: bool,
 }
@@ -64,7 +65,7 @@ pub struct List {
 /// `vmeter runs trend`.
 #[derive(Debug, Args)]
 pub struct Trend {
-    /// Sessions, or folders of sessions, besides those under $XDG_STATE_HOME/vmeter/runs.
+    /// Sessions, or folders of sessions, to read in addition to $XDG_STATE_HOME/vmeter/runs.
     #[arg(value_name = "DIR")]
     pub folders: Vec<PathBuf>,
 }
@@ -72,23 +73,23 @@ pub struct Trend {
 /// `vmeter runs rm`.
 #[derive(Debug, Args)]
 pub struct Remove {
-    /// Sessions: their names, unambiguous beginnings of them, or their folders.
+    /// Sessions to remove: names, unambiguous beginnings of names, or folders.
     #[arg(value_name = "SESSION", required_unless_present = "older_than")]
     pub sessions: Vec<String>,
-    /// Those begun before a date (2026-05-01, UTC) or a length of time ago (90d).
+    /// Remove the sessions begun before a date (2026-05-01, UTC) or longer ago than a time (90d).
     #[arg(long, value_name = "WHEN", conflicts_with = "sessions")]
     pub older_than: Option<String>,
-    /// With --older-than: only those with a machine as in `runs list --machine`.
+    /// With --older-than: remove only sessions that `runs list --machine` would show.
     #[arg(long, value_name = "WORD|NAME=VALUE", requires = "older_than")]
     pub machine: Vec<String>,
-    /// With --older-than: only those of this command.
+    /// With --older-than: remove only sessions of this vmeter command.
     #[arg(long, value_name = "NAME", requires = "older_than")]
     pub command: Option<String>,
-    /// Also what has come into a range's checkout, or into what it keeps of commits, since
-    /// vmeter's builds: files, edits, branches.
+    /// Also remove files, edits and branches that were added to the checkouts of a `vmeter range`
+    /// session after vmeter's builds.
     #[arg(long)]
     pub force: bool,
-    /// Only say what would be removed.
+    /// Print which sessions would be removed, and remove none.
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -104,7 +105,7 @@ pub struct Export {
 /// `vmeter runs add`.
 #[derive(Debug, Args)]
 pub struct Add {
-    /// Folders of sessions, or folders that hold some.
+    /// Folders of sessions, or folders that contain sessions.
     #[arg(value_name = "DIR", required = true)]
     pub folders: Vec<PathBuf>,
 }
@@ -210,7 +211,8 @@ fn remove_each(
             Ok(done) if done.left.is_empty() => removed.push(session),
             Ok(done) => {
                 let (left, path) = (done.left.join(", "), session.path.display());
-                result.warnings.push(format!("{path} stays: {left} in it is not vmeter's"));
+                result.warnings.push(format!("{path} was not removed: vmeter did not make {left} \
+                    in it"));
                 removed.push(session);
             }
             Err(error @ (IndexError::Busy(_) | IndexError::Link(..) | IndexError::Doubt(..)))
@@ -236,7 +238,8 @@ fn on_disk(dir: &Path) -> (usize, u64) {
 
 fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
     if !out.exports.any_of(FOR_TOOLS) {
-        return Err(usage("runs export: say where to, by --export-csv FILE or --export-json FILE"));
+        return Err(usage("runs export needs an output: add --export-csv FILE or --export-json \
+            FILE"));
     }
     let filter = filter(&arguments.which)?;
     let index = Index::open(&state_dir()?).map_err(failed)?;
@@ -263,7 +266,8 @@ fn add(arguments: &Add, out: &Output) -> anyhow::Result<()> {
         }
         if here == 0 {
             return Err(usage(format!(
-                "{}: expected a session (a folder with session.json), or a folder of sessions",
+                "{}: expected a session (a folder with session.json) or a folder that contains \
+                    sessions",
                 folder.display()
             )));
         }

@@ -23,13 +23,13 @@ pub const ABOUT: &str = "\
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
 pub enum Shim {
-    /// Put a shim in front of a VMM, and print how to configure libvirt and others.
+    /// Install a shim that starts a VMM, and print how to configure libvirt and others to use it.
     Install(Install),
     /// Check the shim, and list its records.
     Status(Place),
     /// Remove the shim. Its records stay.
     Remove(Place),
-    /// Follow the VMM that a shim has become. The shim calls this.
+    /// Record the boot of the VMM that a shim has started. Only the shim calls this.
     #[command(hide = true)]
     Watch(Follow),
 }
@@ -46,7 +46,7 @@ pub struct Place {
 /// `vmeter shim install`.
 #[derive(Debug, Args)]
 pub struct Install {
-    /// The VMM that the shim becomes (default: qemu-system-x86_64 in $PATH).
+    /// The VMM that the shim executes (default: qemu-system-x86_64 in $PATH).
     #[arg(long, value_name = "FILE")]
     pub real: Option<PathBuf>,
     /// Where to put the shim (default: vmeter-NAME in /usr/local/bin, or in ~/.local/bin without
@@ -57,11 +57,12 @@ pub struct Install {
     /// root). The user that runs the VMM must be able to write there.
     #[arg(long, value_name = "DIR")]
     pub records: Option<PathBuf>,
-    /// Where a boot ends: userspace, systemd-ready, or line:REGEX of the guest's log (default: the
-    /// line in which the guest reports that it is up, or the last line before 10 s of silence).
+    /// Event that ends a boot: userspace, systemd-ready, or line:REGEX (a line of the guest's log
+    /// matches). Default: the line in which the guest reports that it is up, or the last line
+    /// before 10 s of silence.
     #[arg(long)]
     pub until: Option<String>,
-    /// Record only VMs whose command line matches.
+    /// Record only VMs whose command line matches REGEX (default: all VMs).
     #[arg(long = "match", value_name = "REGEX")]
     pub matching: Option<String>,
 }
@@ -103,7 +104,7 @@ fn say_installed(shim: &Installed) -> Result<Status> {
     let (shown, real) = (shell::path(file), config.real.display());
     output::line(&format!("{} starts {real} and records the boot", file.display()))?;
     output::line(&format!("records  {}", config.records.display()))?;
-    output::line("Tell the program that starts your VMs, in one of these ways:")?;
+    output::line("Configure the program that starts your VMs in one of these ways:")?;
     output::line(&format!("  libvirt     virsh edit VM: <emulator>{}</emulator>", file.display()))?;
     output::line(&format!("  libguestfs  export LIBGUESTFS_HV={shown}"))?;
     let folder = file.parent().unwrap_or(Path::new("/"));
@@ -113,7 +114,7 @@ fn say_installed(shim: &Installed) -> Result<Status> {
             shell::path(folder)
         ),
         false => {
-            format!("give the shim the name {} in a folder of its own, by --as", name(&config.real))
+            format!("install the shim with --as FOLDER/{}, in a folder without other programs", name(&config.real))
         }
     };
     output::line(&format!("  by $PATH    {by_path}"))?;
@@ -132,9 +133,10 @@ fn command(what: &str, file: &Path) -> String {
 fn say_standing(standing: &Standing) -> Result<Status> {
     let (file, config) = (&standing.shim.file, &standing.shim.config);
     let real = match (standing.has_real, standing.real_is_newer) {
-        (false, _) => " (it can't be executed: VMs don't start)",
+        (false, _) => " (this file cannot be executed, so VMs do not start)",
         (true, true) => {
-            " (newer than the shim: vmeter shim install again, so that libvirt asks it anew)"
+            " (newer than the shim: repeat `vmeter shim install`, so that libvirt queries its \
+                features again)"
         }
         (true, false) => "",
     };
@@ -147,7 +149,7 @@ fn say_standing(standing: &Standing) -> Result<Status> {
     let written = if standing.can_record {
         ""
     } else {
-        " (you can't write there, and your VMs are not recorded)"
+        " (this user cannot write there, so VMs of this user are not recorded)"
     };
     output::line(&format!(
         "records  {} in {}{written}",

@@ -17,10 +17,11 @@ use vmeter_session::{Answer, Interrupt, Views, Watch};
 /// `vmeter sweep`.
 #[derive(Debug, Args)]
 pub struct Sweep {
-    /// Vary an option of the machine, or a {NAME} placeholder, over a list: smp=1,2,4.
+    /// Measure each value of a machine option or of a {NAME} placeholder, e.g. smp=1,2,4.
     #[arg(short = 'L', long = "list", value_name = "NAME=A,B,…")]
     pub list: Vec<String>,
-    /// Vary it over a range, both ends included: pcie-root-ports=0..6, memory=256..1024:256.
+    /// Measure each value from A to B, both included, in steps of STEP (default: 1), e.g.
+    /// pcie-root-ports=0..6 or memory=256..1024:256.
     #[arg(short = 'P', long = "range", value_name = "NAME=A..B[:STEP]")]
     pub range: Vec<String>,
     /// On how many hosts.
@@ -32,10 +33,10 @@ pub struct Sweep {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// How closely to watch (default: light).
+    /// How much of each boot to record (default: light).
     #[arg(long, value_name = "LEVEL", value_parser = word::<WatchLevel>())]
     pub watch: Option<WatchLevel>,
-    /// A VMM command line of your own, run as given but for {NAME} placeholders.
+    /// Command line of your own VMM. vmeter replaces each {NAME} by the parameter's value.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

@@ -17,23 +17,25 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter tune`.
 #[derive(Debug, Args)]
 pub struct Tune {
-    /// What the boots may take in all, e.g. 900s, 15m or 1h (default: 15m).
+    /// Limit of the total time of all boots, e.g. 900s, 15m or 1h (default: 15m).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub budget: Option<f64>,
-    /// Smallest gain that a step is taken for, in percent of the boot (default: 1%).
+    /// Smallest gain that makes a change worth recommending, in percent of the boot's time
+    /// (default: 1%).
     #[arg(long, value_name = "PCT", value_parser = share)]
     pub worth: Option<f64>,
-    /// Keep these as well. vCPUs, memory, disks, network cards, ready point and power-off are always
-    /// kept.
+    /// Features that the tuned machine must keep. It always keeps vCPUs, memory, disks, network
+    /// cards, ready point and power-off (default: no others).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Keep>())]
     pub keep: Vec<Keep>,
-    /// Also try what makes the guest or its data less safe.
+    /// Kinds of change to try although they make the guest or its data less safe, or replace its
+    /// kernel (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Allow>())]
     pub allow: Vec<Allow>,
-    /// Write the answer as a shell script.
+    /// Write the tuned machine as a shell script (default: no file).
     #[arg(short, long, value_name = "FILE")]
     pub output_file: Option<PathBuf>,
-    /// Show every candidate with the reason.
+    /// Show every candidate change, with the reason why it was taken or rejected.
     #[arg(long)]
     pub long: bool,
     /// The machine.
@@ -42,7 +44,7 @@ pub struct Tune {
     /// How often. --runs is that of the last measurement, original against tuned.
     #[command(flatten)]
     pub runs: Runs,
-    /// A VMM command line of your own.
+    /// Command line of your own VMM.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

@@ -10,12 +10,12 @@ use vmeter_session::AnySession;
 /// What is too slow, and what comes of it.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
-    /// Exit with status 1 if the typical run or the mean is slower by more than PCT percent (the lower
-    /// end of its interval is above PCT), 0 if both are not (both upper ends are at most PCT), else 4
-    /// (default: no gate).
+    /// Set the exit status by how much slower the machine is (default: no gate). 1: its typical run
+    /// or its mean is slower by more than PCT percent (lower end of the interval above PCT). 0:
+    /// neither is (both upper ends at most PCT). 4: inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
-    /// Take an inconclusive gate as pass or fail (default: exit status 4).
+    /// How --fail-if-slower exits if it is inconclusive (default: exit status 4).
     #[arg(long, value_name = "WHAT", requires = "fail_if_slower",
           value_parser = super::word::<Inconclusive>())]
     pub inconclusive: Option<Inconclusive>,

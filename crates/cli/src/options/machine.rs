@@ -11,26 +11,28 @@ pub struct Machine {
     // The names are the registry's: the help cannot forget one.
     #[arg(long, value_name = "VMM", help = vmm_help())]
     pub vmm: Option<String>,
-    /// auto (probed), kvm, tcg, or icount (deterministic virtual time).
+    /// How the guest's CPU runs: auto (kvm where it works, else tcg), kvm, tcg, or icount
+    /// (deterministic virtual time) (default: auto).
     #[arg(long)]
     pub accel: Option<AskedAccel>,
-    /// q35, pc, microvm, or pvh (q35 entering an uncompressed kernel directly).
+    /// Machine type: q35, pc, microvm, or pvh (a q35 that enters an uncompressed kernel without
+    /// firmware) (default: q35).
     #[arg(long)]
     pub machine: Option<String>,
-    /// seabios, qboot, or a firmware file.
+    /// Firmware: seabios, qboot, or a firmware file (default: seabios; qboot for a microvm).
     #[arg(long)]
     pub firmware: Option<String>,
     /// Kernel image (default: the newest that `vmeter kernel fetch` has cached).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub kernel: Option<PathBuf>,
-    /// Names for a kernel without CONFIG_KALLSYMS: the System.map or the vmlinux of the build that
-    /// boots. vmeter ignores the file of another build.
+    /// Symbols of a kernel without CONFIG_KALLSYMS: the System.map or the vmlinux of the same
+    /// build. vmeter ignores symbols of another build (default: none).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub symbols: Option<PathBuf>,
     /// Initial RAM disk (default: vmeter's own, which --init selects).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub initrd: Option<PathBuf>,
-    /// Added to the kernel command line; may be repeated.
+    /// Arguments to add to the kernel command line; may be repeated (default: none).
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub append: Vec<String>,
     /// vCPUs.
@@ -39,41 +41,43 @@ pub struct Machine {
     /// Memory, MiB.
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u32>,
-    /// Empty PCIe root ports.
+    /// Number of empty PCIe root ports (default: 0).
     #[arg(long, value_name = "N")]
     pub pcie_root_ports: Option<u32>,
-    /// Init of vmeter's own initrd: minimal (vmeter's) or udev (the distribution's).
+    /// Init program of vmeter's own initrd: minimal (vmeter's) or udev (the distribution's)
+    /// (default: minimal).
     #[arg(long)]
     pub init: Option<String>,
-    /// Root: initramfs, dax (virtio-pmem), nvdimm (DAX as well) or virtio-blk.
+    /// Device of the root file system: initramfs, dax (DAX on virtio-pmem), nvdimm (DAX on an
+    /// NVDIMM) or virtio-blk (default: initramfs).
     #[arg(long)]
     pub root: Option<String>,
-    /// Where the measurement ends (default: poweroff): poweroff, userspace, systemd-ready (systemd
-    /// reports on the console that it reached its target), guest-booted (the guest tells its VMM:
-    /// Firecracker's boot timer, cloud-hypervisor's debug port), or line:REGEX.
+    /// Event that ends the measurement: poweroff, userspace, systemd-ready (systemd prints that it
+    /// reached its target), guest-booted (the guest signals its VMM by Firecracker's boot timer or
+    /// cloud-hypervisor's debug port), or line:REGEX (a console line matches) (default: poweroff).
     #[arg(long)]
     pub until: Option<String>,
-    /// Mark the moment of the first console line that REGEX matches: in the timeline, exports
-    /// and `vmeter diff`; may be repeated.
+    /// Mark the time of the first console line that REGEX matches. The timeline, exports and
+    /// `vmeter diff` show it as NAME; may be repeated (default: none).
     #[arg(long, value_name = "NAME=REGEX")]
     pub mark: Vec<String>,
     /// Give up on a boot after this many seconds [default: 120; with --accel icount 600].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
-    /// Run the command line after `--` exactly as given. Add nothing.
+    /// Run the command line after `--` exactly as given, without vmeter's additions.
     #[arg(long)]
     pub no_inject: bool,
-    /// After each run, end every process that the command line started, daemons and orphans too.
+    /// After each run, kill every process that the command line started, daemons and orphans too.
     ///
-    /// Without it, a run that ends early (--timeout, Ctrl-C, kill -9 of vmeter) ends the command, all
-    /// processes of its session, and, while the launcher runs, a VM in its own session (setsid).
-    /// vmeter leaves these running and names them: a daemon (-daemonize); processes that a launcher
-    /// starts before it exits with status 0; at the point of --until, processes in a session of
-    /// their own without a terminal.
+    /// Without --end-vm, a run that ends early (--timeout, Ctrl-C, kill -9 of vmeter) kills the
+    /// command and all processes of its session. While the launcher runs, it also kills a VM in its
+    /// own session (setsid). vmeter leaves three kinds of process running, and lists them: a daemon
+    /// (-daemonize); processes of a launcher that exited with status 0; and, at the point of
+    /// --until, processes in a session of their own without a terminal.
     #[arg(long)]
     pub end_vm: bool,
-    /// An argument for QEMU, after those from the other options, e.g.
-    /// --vmm-arg=-device --vmm-arg=virtio-rng-pci; may be repeated.
+    /// Argument to append to QEMU's command line, e.g. --vmm-arg=-device --vmm-arg=virtio-rng-pci;
+    /// may be repeated (default: none).
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub vmm_arg: Vec<String>,
 }
@@ -108,7 +112,8 @@ impl Machine {
 
 fn vmm_help() -> String {
     let names: Vec<&str> = vmeter_machine::backend::options().collect();
-    format!("{}, or the path of one (any program that takes QEMU's options)", names.join(", "))
+    format!("Virtual machine monitor: {}, or the path of one of these or of a program that takes \
+        QEMU's options (default: qemu)", names.join(", "))
 }
 
 /// A path that a session can keep: saved machines are JSON.

@@ -9,25 +9,26 @@ use vmeter_session::failure::usage;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Many machines")]
 pub struct Many {
-    /// Run only part I of N, counted from 1. Run the other parts with the same command line on
-    /// other hosts, then join them with `vmeter merge`.
+    /// Run only part I of N, counted from 1 (default: all parts). Run the other parts on other
+    /// hosts by the same command line, then join the parts with `vmeter merge`.
     #[arg(long, value_name = "I/N", conflicts_with = "on")]
     pub shard: Option<Shard>,
-    /// Run it as a job array of a scheduler, wait for it, and merge the parts.
+    /// Run the measurement as a job array of a scheduler, wait for the jobs, and merge their
+    /// results (default: run on this host).
     #[arg(long, value_name = "SCHEDULER")]
     pub on: Option<Scheduler>,
-    /// Tasks of the job array, each on its own node.
+    /// Number of tasks in the job array. Each task runs on its own node. Required with --on.
     #[arg(long, value_name = "N", requires = "on",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SHARDS)))]
     pub shards: Option<u32>,
     /// Partition to submit to (default: the cluster's).
     #[arg(long, value_name = "NAME", requires = "on")]
     pub partition: Option<String>,
-    /// An option for sbatch, e.g. --sbatch=--time=30; may be repeated.
+    /// Option to pass to sbatch, e.g. --sbatch=--time=30; may be repeated (default: none).
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
     pub sbatch: Vec<String>,
-    /// Merge hosts that differ in CPU model, kernel or VMM. vmeter estimates each host's speed and
-    /// divides it out.
+    /// Merge runs of hosts that differ in CPU model, kernel or VMM. vmeter estimates the speed of
+    /// each host and divides each time by it.
     #[arg(long)]
     pub mixed_hosts: bool,
 }
@@ -46,7 +47,8 @@ impl Many {
     /// Class usage: no number of shards.
     pub fn cluster(self) -> anyhow::Result<SlurmOptions> {
         let shards = self.shards.ok_or_else(|| {
-            usage("--on slurm: into how many tasks? --shards N, at most as many as there are nodes to use")
+            usage("--on slurm needs the number of tasks: add --shards N, where N is at most the \
+                number of nodes")
         })?;
         let Many { partition, sbatch, mixed_hosts, .. } = self;
         Ok(SlurmOptions { shards, partition, sbatch, mixed_hosts })

@@ -14,9 +14,8 @@ pub struct Runs {
     /// Warm-up runs of each machine, excluded from all statistics (default: 1).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmup: Option<u32>,
-    /// Measured runs of each machine (default: 5, in bench 10 or as many as a comparison of all its
-    /// machines needs, in findings 10, in memory and
-    /// migrate 3; with boot --overhead at most 40 pairs).
+    /// Measured runs of each machine. Default: 5; findings 10; memory and migrate 3; bench 10, or
+    /// more if comparing many machines needs more; boot --overhead at most 40 pairs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
     /// Seed of the random order of the runs (default: a new one, which is saved; 1 with --shard).
@@ -28,7 +27,8 @@ pub struct Runs {
     /// Resume a saved session. Finished runs are kept.
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Resume a session from elsewhere, or an edited one. This executes the commands in it.
+    /// Resume a session even if it was copied from elsewhere or edited. This executes the commands
+    /// saved in the session.
     #[arg(long, requires = "resume")]
     pub trust: bool,
     /// CPUs that the VMM may run on, e.g. 0,2-3 (default: all).
@@ -77,6 +77,6 @@ pub fn drawn_seed() -> anyhow::Result<u64> {
     let seed = set.to_str().and_then(|text| text.trim().parse().ok());
     seed.ok_or_else(|| {
         let set = set.to_string_lossy();
-        usage(format!("{SEED_VARIABLE}={set}: expected a number from 0 on, as --seed takes it"))
+        usage(format!("{SEED_VARIABLE}={set}: expected an integer of 0 or more, as for --seed"))
     })
 }

@@ -8,14 +8,14 @@ pub struct Views {
     /// Show all tables (default: one screen of 24 lines).
     #[arg(long)]
     pub long: bool,
-    /// Show all activities, longest first: the time on the critical path, and of that the time
-    /// outside of named parts (self).
+    /// Show all activities, longest first, with their time on the critical path. The column self
+    /// excludes their named parts.
     #[arg(long)]
     pub blame: bool,
-    /// Show what the end of the boot waited for, step by step, back to the start.
+    /// Show the chain of steps that determined when the boot ended, from the end back to the start.
     #[arg(long)]
     pub critical_chain: bool,
-    /// Show the tree of spans, and what ran beside it.
+    /// Show the tree of spans, and the processes that ran in parallel to it.
     #[arg(long)]
     pub tree: bool,
 }

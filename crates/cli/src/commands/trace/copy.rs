@@ -34,10 +34,11 @@ pub struct Convert {
     /// File to write (`-` for standard output); its ending picks the format.
     #[arg(short, long, value_name = "OUT")]
     output_file: PathBuf,
-    /// The format, whatever the ending.
+    /// The output format (default: the format that the file's ending names).
     #[arg(long, value_name = "FORMAT")]
     format: Option<Format>,
-    /// Rate of the clock, for Perfetto and traces that count cycles.
+    /// Clock rate of a trace whose time stamps count cycles; needed for Perfetto output (default:
+    /// vmeter's estimate, if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
     /// Which events.
@@ -106,8 +107,8 @@ pub fn convert(arguments: &Convert, out: &Output) -> anyhow::Result<Status> {
     let path = &arguments.output_file;
     let format = arguments.format.or_else(|| Format::by_extension(path)).ok_or_else(|| {
         usage(format!(
-            "{}: its ending names no format; the endings are .pftrace, .jsonl, .csv, .txt, or say \
-             --format",
+            "{}: the file's ending names no format; known endings: .pftrace, .jsonl, .csv, .txt; \
+                or choose a format with --format",
             path.display()
         ))
     })?;
@@ -191,10 +192,11 @@ fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
     let lost = losses.lost_events.saturating_add(losses.overwritten);
     if lost > 0 || losses.uncounted_gaps > 0 {
         let gaps = losses.uncounted_gaps;
-        eprintln!("warning: {file}: {lost} events lost, and {gaps} gaps without a count");
+        eprintln!("warning: {file}: {lost} events were lost, and an unknown number in {gaps} \
+            further gaps");
     }
     if losses.unreadable > 0 {
-        eprintln!("warning: {file}: {} lines or records not understood", losses.unreadable);
+        eprintln!("warning: {file}: vmeter could not parse {} lines or records", losses.unreadable);
     }
     for what in &losses.missing {
         eprintln!("warning: {file}: {}", vmeter_render::text::neutralise(what));

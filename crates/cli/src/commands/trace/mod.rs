@@ -17,7 +17,7 @@ use clap::Subcommand;
 pub enum Trace {
     /// Record a VMM's tracepoints on this host, to a trace.dat.
     Record(record::Record),
-    /// Counts and times per port, exit, system call, interrupt, …; --vs compares two.
+    /// Count and time VM exits, I/O ports, system calls and interrupts; --vs compares traces.
     Stat(stat::Stat),
     /// Print events as text, chosen by name, CPU, thread and time.
     Report(copy::Report),

@@ -14,39 +14,40 @@ use vmeter_session::Interrupt;
 /// `vmeter trace record`.
 #[derive(Debug, Args)]
 pub struct Record {
-    /// Sets of events, one or several (default: io, unless --event names some).
+    /// Sets of events to record, separated by commas (default: io, or none if --event is given).
     #[arg(long, value_name = "NAME", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(PRESETS.iter().map(|p| p.name)))]
     preset: Vec<String>,
-    /// Further events, with * and ?, e.g. 'kvm:kvm_msi*'; may be repeated.
+    /// Additional events to record; * and ? are wildcards, e.g. 'kvm:kvm_msi*'; may be repeated
+    /// (default: none).
     #[arg(long, value_name = "SYSTEM:NAME", value_delimiter = ',')]
     event: Vec<String>,
-    /// A running VMM, with its threads and vhost workers, or `auto` for the only one that
-    /// runs; recording ends when it does.
+    /// Pid of the running VMM to record, with its threads and vhost workers, or `auto` for the only
+    /// running VMM. The recording ends when the VMM ends.
     #[arg(long, value_name = "PID", value_parser = process, conflicts_with = "command")]
     pid: Option<Process>,
-    /// With the kernel's own threads and the idle tasks, which work for the VMM as well
-    /// (always with the preset explain).
+    /// Also record kernel threads and idle tasks, which work for the VMM too. The preset explain
+    /// always records them.
     #[arg(long)]
     kernel_threads: bool,
-    /// Stop after this many seconds (Ctrl-C stops as well).
+    /// Stop recording after S seconds (default: at Ctrl-C).
     #[arg(long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Stop at this size.
+    /// Stop recording at this size of the trace.
     #[arg(long, value_name = "MIB", default_value_t = 1024,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     limit: u64,
-    /// Ring buffer of each CPU.
+    /// Size of the kernel's ring buffer for each CPU.
     #[arg(long, value_name = "KIB", default_value_t = 8192,
           value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
     buffer: u64,
-    /// Trace clock; x86-tsc can be joined with a guest's or Xen's trace.
+    /// The kernel's trace clock. Use x86-tsc to combine the trace with a guest's or Xen's trace.
     #[arg(long, value_name = "CLOCK", default_value = "mono")]
     clock: String,
     /// File to write.
     #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
     output_file: PathBuf,
-    /// A command to run and record, with all that it starts.
+    /// Command line that vmeter runs and records, with all processes that it starts.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -134,11 +135,13 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
     ))?;
     if !out.quiet {
         if recording.limited {
-            eprintln!("warning: it reached its bound of {} MiB: --limit MIB", arguments.limit);
+            eprintln!("warning: the recording stopped at its size limit of {} MiB; raise the \
+                limit with --limit MIB", arguments.limit);
         }
         if recording.lost > 0 {
             eprintln!(
-                "warning: {} events were lost: --buffer KIB, or fewer events",
+                "warning: {} events were lost; use a larger --buffer KIB, or record fewer kinds \
+                    of event",
                 recording.lost
             );
         }

@@ -10,20 +10,21 @@ use vmeter_trace::Tick;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Which events")]
 pub struct Selection {
-    /// Events by name, with * and ?: kvm_exit, 'kvm:*'; may be repeated.
+    /// Only events with this name; * and ? are wildcards, e.g. kvm_exit or 'kvm:*'; may be repeated
+    /// (default: all).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     event: Vec<String>,
     /// CPUs, e.g. 0,2-3.
     #[arg(long, value_name = "CPUS")]
     cpu: Option<CpuList>,
-    /// Threads by their ids; may be repeated.
+    /// Only events of the thread with this id; may be repeated (default: all threads).
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     pid: Vec<i32>,
-    /// From this stamp on: seconds as the trace has them, or +SECONDS after its first event;
-    /// ticks where the trace counts these.
+    /// Only events from this time on: SECONDS in the trace's own time, or +SECONDS after its first
+    /// event (default: the first event). For a trace that counts ticks, give ticks.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Up to this stamp.
+    /// Only events up to this time, given as for --from (default: the last event).
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
@@ -67,7 +68,8 @@ impl Selection {
             let Some(text) = text else { return Ok(None) };
             let found = stamp(text, tick);
             found.map(Some).ok_or_else(|| {
-                usage(format!("{name} {text}: expected a time of the trace or +SECONDS, e.g. +1.5"))
+                usage(format!("{name} {text}: expected a time in the trace, or +SECONDS after its \
+                    first event, e.g. +1.5"))
             })
         };
         Ok([parse("--from", &self.from)?, parse("--to", &self.to)?])

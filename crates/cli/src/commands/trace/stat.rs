@@ -15,7 +15,8 @@ pub struct Stat {
     /// Traces: trace.dat, ftrace or perf text, QEMU log, xentrace, strace; plain, gz, zst, xz.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Rate of the clock, for traces that count cycles, e.g. 2.0G.
+    /// Clock rate of a trace whose time stamps count cycles, e.g. 2.0G (default: vmeter's estimate,
+    /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
     /// Compare with another trace, row by row. Several traces of each side show how far recordings of
