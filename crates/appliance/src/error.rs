@@ -15,7 +15,8 @@ pub enum Error {
     },
     /// Another vmeter builds there.
     #[error(
-        "{}: another vmeter builds this kernel; wait for it, or end it and go on",
+        "{}: another vmeter is building this kernel; wait until it ends, or stop it and repeat \
+            the command",
         path.display()
     )]
     Busy {
@@ -64,8 +65,8 @@ pub enum Error {
     },
     /// A module that was asked for is in no list of the kernel's.
     #[error(
-        "kernel {version} has no module {module}: it is neither in modules.dep nor in \
-         modules.builtin; leave it out or take a kernel that has it"
+        "kernel {version} has no module {module}: modules.dep and modules.builtin do not list it; \
+            leave the module out, or choose a kernel that has it"
     )]
     UnknownModule {
         /// Module.
@@ -75,7 +76,8 @@ pub enum Error {
     },
     /// A module that was asked for needs a blacklisted one.
     #[error(
-        "module {module} needs {blacklisted}, which is blacklisted: allow it or drop {module}"
+        "module {module} needs {blacklisted}, which is blacklisted: take {blacklisted} off the \
+            blacklist, or leave {module} out"
     )]
     Blacklisted {
         /// Module asked for.
@@ -84,10 +86,13 @@ pub enum Error {
         blacklisted: String,
     },
     /// Modules were asked for without saying of which kernel.
-    #[error("modules are wanted but no kernel is given: fetch one with `vmeter kernel fetch`")]
+    #[error(
+        "modules were requested, but no kernel is cached to take them from: fetch one with \
+        `vmeter kernel fetch`"
+    )]
     NoModules,
     /// A shared library cannot be found.
-    #[error("{}: needs {library}, which is in none of: {searched}", needed_by.display())]
+    #[error("{} needs the library {library}, which is in none of these folders: {searched}", needed_by.display())]
     MissingLibrary {
         /// Library name as in `DT_NEEDED`.
         library: String,

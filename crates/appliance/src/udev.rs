@@ -89,7 +89,8 @@ fn add_rules(
                 tree.file(&guest, 0o644, text.into_bytes(), "udev rules")?;
             }
             Err(program) => notes.push(format!(
-                "{} left out: it calls {program}, which is no helper of udev's own",
+                "{} left out: this udev rule calls {program}, which is not one of udev's own \
+                    helpers",
                 name.to_string_lossy()
             )),
         }

@@ -87,16 +87,18 @@ impl fmt::Display for Exceeded {
             Exceeded::Unpacked { most, allowance: Allowance { floor, factor, .. }, stored } => {
                 write!(
                     f,
-                    "it unpacks to more than {most} bytes, the most for the {stored} bytes as stored \
-                 that were read so far ({factor} times that, and {} MiB): a bomb, or nothing but repetition; if it is to \
-                 be trusted, unpack it first: what is not packed is read to its end",
+                    "the file unpacks to more than {most} bytes; the limit for the {stored} \
+                        compressed bytes read so far is {factor} times their number plus {} MiB. \
+                        The file may be a decompression bomb. If you trust the file, unpack it \
+                        yourself: vmeter reads uncompressed files without this limit",
                     floor >> 20
                 )
             }
             Exceeded::Kept { what, most, stored } => write!(
                 f,
-                "its {what} would take more than {most} bytes of memory (the limit for a file of \
-                 {stored} bytes): the file is corrupt, or a decompression bomb"
+                "reading the {what} of this file needs more than {most} bytes of memory (the \
+                    limit for a file of {stored} bytes): the file is corrupt, or a decompression \
+                    bomb"
             ),
         }
     }
@@ -296,7 +298,7 @@ mod tests {
         let read = Metered::new(io::repeat(0), budget.clone()).read_to_end(&mut out);
         let error = read.expect_err("endless").to_string();
         assert!(
-            error.contains("more than 140 bytes, the most for the 4 bytes as stored"),
+            error.contains("more than 140 bytes; the limit for the 4 compressed bytes"),
             "{error}"
         );
         assert!(out.len() <= 140 && budget.exceeded().is_some());
@@ -305,7 +307,10 @@ mod tests {
         budget.give_back(10);
         assert_eq!(budget.keep(14, "names"), Ok(()));
         let error = budget.keep(1, "names").expect_err("one too many").to_string();
-        assert!(error.starts_with("its names would take more than 54 bytes"), "{error}");
+        assert!(
+            error.starts_with("reading the names of this file needs more than 54 bytes"),
+            "{error}"
+        );
         assert_eq!(budget.kept(), 54, "what is refused is not kept");
         assert!(budget.keep(u64::MAX, "names").is_err());
     }

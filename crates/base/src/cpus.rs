@@ -30,8 +30,8 @@ impl fmt::Display for CpuListError {
             }
             CpuListError::NotThere { missing, allowed } => write!(
                 f,
-                "CPU {missing} does not exist, is offline, or is not for this process, which may \
-                 use {allowed}"
+                "CPU {missing} does not exist, is offline, or is not allowed for this process; \
+                    allowed CPUs: {allowed}"
             ),
         }
     }

@@ -104,7 +104,8 @@ fn open_special(path: &Path) -> io::Result<File> {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(rustix::io::Errno::NXIO) => {
-                let why = "no process reads from it: begin `cat` of it first, or export to `-`";
+                let why = "no process reads from this FIFO: start the reading process first, or \
+                    export to `-`";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
             Err(error) => return Err(error.into()),
@@ -215,7 +216,7 @@ fn regular(metadata: &fs::Metadata) -> io::Result<()> {
         () if kind.is_char_device() || kind.is_block_device() => "a device",
         () => "no file",
     };
-    let message = format!("it is {found}, and a regular file was expected");
+    let message = format!("expected a regular file, found {found}");
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
@@ -235,7 +236,10 @@ pub fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     if length > limit || bytes.len() as u64 > limit {
-        let message = format!("larger than the {limit} bytes that such a file can have");
+        let message = format!(
+            "the file is larger than {limit} bytes, the limit for a file of \
+            this kind"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(bytes)

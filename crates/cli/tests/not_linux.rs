@@ -152,7 +152,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("while the launcher runs, a VM in its own session (setsid)"));
+    assert!(help.contains("it also kills a VM in its own session (setsid)"));
 }
 
 #[test]
@@ -174,7 +174,9 @@ fn of_a_vm_that_runs_on_nothing_is_said_that_is_not_so() {
         assert!(is_alive(&pid), "{said}");
         end(&pid);
         assert_eq!((ran.status, run["end"]["cause"].as_str()), (1, Some("vm-runs-on")), "{said}");
-        for untrue in ["did not get as far", "misaligned", "the VMM failed", "launcher:after"] {
+        for untrue in
+            ["ended before its kernel was loaded", "misaligned", "the VMM failed", "launcher:after"]
+        {
             assert!(!said.contains(untrue), "{untrue}: {said}");
         }
     }

@@ -46,7 +46,7 @@ fn stat_has_the_fields_that_scripts_rely_on() {
     }
     let without = lab.run(&["trace", "stat", &fixture(XEN)]);
     assert_eq!(without.status, 0);
-    assert!(without.stdout.contains("--cpu-hz HZ makes seconds"), "{}", without.stdout);
+    assert!(without.stdout.contains("--cpu-hz HZ to get seconds"), "{}", without.stdout);
     assert!(without.stdout.lines().all(|line| line.chars().count() <= 80), "{}", without.stdout);
 }
 

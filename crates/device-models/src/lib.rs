@@ -126,7 +126,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The guest did not reach its end in time.
-    #[error("the guest made {accesses} port accesses in {after:?}, of {expected}")]
+    #[error("the guest made only {accesses} of {expected} port accesses in {after:?}")]
     Late {
         /// Accesses seen.
         accesses: u64,

@@ -52,18 +52,22 @@ pub(crate) fn advice(
     let extra = |(pass, cost): (&u32, &Cost)| Some(cost.write - untracked.get(pass)?.write);
     let extra = median(&best.iter().filter_map(extra).collect::<Vec<_>>()).max(0.0);
     let mut reason = format!(
-        "{} per pass to collect the dirty pages; the guest's writes take {} longer",
+        "collecting the dirty pages takes {} per pass; tracking makes the guest's writes take {} \
+            longer",
         duration(collect),
         duration(extra)
     );
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "{} takes {reason}; over {passes} passes the others are not significantly slower",
+            "{} takes {reason}; over {passes} passes no other tracker is significantly slower",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
-        reason.push_str("; with the writes the trackers do not differ significantly, but this one costs the host least");
+        reason.push_str(
+            "; including the guest's writes, the trackers do not differ \
+            significantly, but this tracker uses the least host time",
+        );
     }
     let strategies = strategies(rows);
     (!strategies.is_empty()).then(|| DirtyAdvice { trackers: kinds(&cheapest), strategies, reason })
@@ -199,7 +203,7 @@ mod tests {
         let advice = advised([50e3, 50e3, 900e6], 0.05, 4, &mut rng);
         assert_eq!(advice.trackers.len(), 2, "{advice:?}");
         assert!(!advice.trackers.contains(&TrackerKind::Ring));
-        assert!(advice.reason.contains("4 passes the others are not significantly slower"));
+        assert!(advice.reason.contains("4 passes no other tracker is significantly slower"));
         // One pass tells nothing.
         let advice = advised([1e3, 50e3, 900e6], 0.05, 1, &mut rng);
         assert_eq!((advice.trackers.len(), advice.strategies.len()), (3, 3));

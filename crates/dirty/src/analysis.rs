@@ -61,7 +61,8 @@ pub(crate) fn result(session: &Session<PlannedPass>) -> Result<DirtyResult> {
     if runs.len() < planned {
         let dir = vmeter_base::shell::path(&session.dir);
         warnings.push(format!(
-            "{} of {planned} runs are finished: vmeter dirty --resume {dir} adds the others",
+            "{} of {planned} runs are finished; make the remaining runs with `vmeter dirty \
+                --resume {dir}`",
             runs.len()
         ));
     }
@@ -317,14 +318,15 @@ fn remarks(
 ) {
     if checked.wrong > 0 {
         warnings.push(format!(
-            "{} of {} bits are wrong: this tracker or this KVM can't be relied on",
+            "{} of {} bits of the dirty bitmap are wrong: this tracker or this host's KVM is \
+                unreliable",
             checked.wrong, checked.bits
         ));
     }
     if runs.iter().any(|run| !run.data.apart) {
         warnings.push(
-            "one CPU: the guest did not run while its pages were harvested, so no harvest \
-             waited for it"
+            "this host has one CPU: the guest did not run while vmeter harvested its dirty pages, \
+                so no harvest had to wait for the guest"
                 .into(),
         );
     }
@@ -335,7 +337,8 @@ fn remarks(
     if trackers.iter().any(|tracker| tracker.tracker.is_some() && tracker.counts.is_empty())
         && asked.workload.share(asked.share()) != Some(0.0)
     {
-        warnings.push("KVM counts neither exits nor faults here (KVM_GET_STATS_FD)".into());
+        warnings
+            .push("this host's KVM has no counters of exits and faults (KVM_GET_STATS_FD)".into());
     }
 }
 
@@ -352,7 +355,8 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "slots above 32 MiB at {:.3} of their size: {} MiB may be used, they would take {}",
+            "slots above 32 MiB have {:.3} of their size: memory for all slots is limited to {} \
+                MiB, and in full size they need {}",
             layout.scale,
             mib(begun.budget_bytes),
             mib(begun.asked.layout().bytes())
@@ -362,7 +366,7 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     };
     match begun.asked.workload {
         Kind::Migration if begun.buffer_bytes != PUBLISHED_BUFFER => format!(
-            "{slots}; a buffer of {}, in the published measurement (docs/DIRTY.md) 1024 MiB",
+            "{slots}; the buffer has {}; the published measurement (docs/DIRTY.md) had 1024 MiB",
             in_words(begun.buffer_bytes)
         ),
         _ => slots,

@@ -186,7 +186,7 @@ fn clean<S: Strategy>(log: &DirtyBitmap<S>) -> f64 {
         harvest.for_each_word(|_, _| words += 1);
     }
     let cycles = tsc() - start;
-    assert_eq!(std::hint::black_box(words), 0, "a clean slot is dirty without a mark");
+    assert_eq!(std::hint::black_box(words), 0, "a slot marked as clean contains dirty pages");
     cycles as f64 / f64::from(CLEAN_CALLS)
 }
 

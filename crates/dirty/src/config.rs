@@ -101,19 +101,25 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), DirtyError> {
         let wrong = |text: &str| Err(DirtyError::Options(text.into()));
         if self.tracker.is_empty() || self.strategy.is_empty() {
-            return wrong("no tracker or no strategy is left: name at least one of each");
+            return wrong("no tracker or no strategy is selected: name at least one of each");
         }
         if !(0.0..=100.0).contains(&self.dirty) {
             return wrong("the share of dirty pages is a percentage, 0 to 100");
         }
         if !self.ring_entries.is_power_of_two() || !(256..=65_536).contains(&self.ring_entries) {
-            return wrong("a dirty ring has a power of two of entries, 256 to 65536");
+            return wrong(
+                "the number of entries of a dirty ring must be a power of two from 256 \
+                to 65536",
+            );
         }
         if self.passes == 0 || !(1..=1000).contains(&self.hz) {
-            return wrong("passes are 1 and more, frames a second 1 to 1000");
+            return wrong(
+                "the number of passes must be at least 1, and frames per second must be \
+                1 to 1000",
+            );
         }
         if self.buffer.is_some_and(|mib| !(1..=1 << 20).contains(&mib)) {
-            return wrong("a buffer has 1 MiB to 1 TiB");
+            return wrong("the size of the buffer must be 1 MiB to 1 TiB");
         }
         if let Some(vms) = self.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
             return wrong(&format!("--vms {vms}: expected 1 to {MOST_VMS}"));

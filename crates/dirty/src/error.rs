@@ -20,8 +20,8 @@ pub enum DirtyError {
     Options(String),
     /// The slots don't fit this host.
     #[error(
-        "slots of {needed} bytes, and {most} may be used here (half of MemAvailable): give \
-         smaller ones with --slots FILE"
+        "the slots need {needed} bytes, but vmeter may use only {most} on this host (half of \
+            MemAvailable): define smaller slots with --slots FILE"
     )]
     TooLittleMemory {
         /// Bytes of the layout.
@@ -31,9 +31,9 @@ pub enum DirtyError {
     },
     /// The slots of each of several VMs don't fit into its share.
     #[error(
-        "the slots of each of {vms} VMs fit into no less than {least} bytes, and each has {most} (a \
-         share of half of --memory, or of half of MemAvailable): ask for fewer with --vms, or \
-         give smaller slots with --slots FILE"
+        "each of {vms} VMs needs at least {least} bytes for its slots, but its share of the \
+            memory is {most} bytes (of half of --memory, or of half of MemAvailable): measure \
+            fewer VMs with --vms, or define smaller slots with --slots FILE"
     )]
     TooManyVms {
         /// VMs at once.
@@ -71,7 +71,7 @@ pub enum DirtyError {
         source: TrackError,
     },
     /// The guest left in a way that its code never should.
-    #[error("the guest died ({exit}); what it had written by then was harvested")]
+    #[error("the guest died ({exit}); the pages that it had written before were harvested")]
     Died {
         /// The exit.
         exit: String,

@@ -191,11 +191,13 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("its guests share one host's memory and take turns there, so it is not cut into shards")
+        Err("its guests run in turn and share one host's memory, so vmeter cannot split it into \
+            shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its runs are passes of a guest of vmeter's own, not boots; compare the exports")
+        Err("its runs are passes of a test guest, not boots; compare two such sessions by their \
+            exports")
     }
 }
 

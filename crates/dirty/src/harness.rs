@@ -40,7 +40,7 @@ fn native(ring: u8) -> Result<Ring, DirtyError> {
     let hint = if ring == 0 && found.ring3.is_native() {
         "ring 3 is native: use --ring 3"
     } else {
-        "run it on a host with VMX or SVM, or with nested virtualisation switched on"
+        "run this command on a host with VMX or SVM, or enable nested virtualisation"
     };
     Err(DirtyError::NotNative { ring, found: quality.to_string(), hint })
 }

@@ -125,8 +125,8 @@ impl Layout {
         let mut slots: Vec<SlotPlan> = Vec::new();
         let parsed: Vec<FileSlot> = serde_json::from_str(text).map_err(|error| {
             wrong(format!(
-                "{error}; expected [{{\"slot\": 0, \"bytes\": \"640K\"}}, …], with \
-                 \"buffer\": true where the workload's buffer is to be"
+                "{error}; expected [{{\"slot\": 0, \"bytes\": \"640K\"}}, …], with \"buffer\": \
+                    true in the slot of the workload's buffer"
             ))
         })?;
         for FileSlot { slot: number, bytes, buffer } in parsed {
@@ -162,8 +162,8 @@ impl Layout {
             let number = slot.number;
             if !whole(slot.bytes) {
                 return wrong(format!(
-                    "the size of slot {number} is no multiple of 4096 bytes up to 256 GiB \
-                     (a number of bytes, or one with K, M or G)"
+                    "the size of slot {number} must be a multiple of 4096 bytes, at most 256 GiB \
+                        (bytes, or a number with K, M or G)"
                 ));
             }
             if slots[..i].iter().any(|other| other.number == number) {

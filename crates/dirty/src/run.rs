@@ -231,7 +231,10 @@ impl Passes {
         let mut stations = harness.stations.iter_mut();
         let station = stations.find(|station| station.tracker == machine.label);
         let station = station.ok_or_else(|| {
-            DirtyError::Options(format!("run {index}: there is no guest for {}", machine.label))
+            DirtyError::Options(format!(
+                "run {index}: the session has no guest for {}",
+                machine.label
+            ))
         })?;
         let (pages, done) = match planned.step {
             Step::Pass { pass, seed } => {

@@ -107,9 +107,10 @@ pub(crate) fn missing(
         TrackerKind::InitiallySet => log(KvmLogMode::InitiallySet),
         TrackerKind::Ring => match KvmRing::max_entries(fd) {
             0 => Some("this KVM has no dirty rings".into()),
-            most if most < ring_entries => {
-                Some(format!("this KVM has rings of {most} entries at most (--ring-entries)"))
-            }
+            most if most < ring_entries => Some(format!(
+                "this host's KVM allows at most {most} entries in a dirty ring: \
+                    lower --ring-entries"
+            )),
             _ => None,
         },
         TrackerKind::PagemapScan | TrackerKind::Mprotect => None,

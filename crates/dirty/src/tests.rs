@@ -116,7 +116,11 @@ fn a_slot_that_is_removed_is_an_error_and_no_more() {
         station.remove_slot(1).unwrap();
         match station.collect() {
             Ok((_, told)) => {
-                assert_eq!(tracker, "kvm-ring", "a log of a slot that is gone");
+                assert_eq!(
+                    tracker, "kvm-ring",
+                    "KVM reports the dirty log of a slot that was \
+                    removed"
+                );
                 let both = expected(layout, &pages(0..10, 0..10));
                 assert_eq!(bitmaps(layout, &told), both, "{tracker}");
             }

@@ -37,16 +37,19 @@ impl Kind {
         let percent = share * 100.0;
         match self {
             Self::Gui => format!(
-                "every {REDRAW}nd frame redraws the first of the slots ({} pages), the others \
-                 move a cursor (1 page)",
+                "every {REDRAW}nd frame redraws the first slot ({} pages), every other frame \
+                    moves a cursor (1 page)",
                 buffer_bytes / PAGE
             ),
             Self::Migration => format!(
                 "a loop that writes all of {buffer} once per pass, and 8 pages of low memory"
             ),
             Self::Idle => "nothing is written".into(),
-            Self::Random => format!("{percent} % of {buffer} in a pass, without order"),
-            Self::Sequential => format!("{percent} % of {buffer} in a pass, in order"),
+            Self::Random => format!("writes {percent} % of {buffer} in each pass, in random order"),
+            Self::Sequential => format!(
+                "writes {percent} % of {buffer} in each pass, in order of \
+                address"
+            ),
         }
     }
 

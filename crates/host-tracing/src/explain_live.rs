@@ -48,7 +48,7 @@ pub fn record(options: &LiveOptions, interrupt: &Interrupt) -> Result<Live> {
     let folder = options.save.clone().map_or_else(fresh_folder, Ok)?;
     if folder.join(TRACE).symlink_metadata().is_ok() {
         return Err(usage(format!(
-            "{} is there already: choose another folder with --save DIR",
+            "{} already exists: choose another folder with --save DIR",
             folder.join(TRACE).display()
         )));
     }

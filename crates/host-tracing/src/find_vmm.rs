@@ -16,14 +16,15 @@ pub fn find_vmm() -> Result<i32> {
     match found.as_slice() {
         [pid] => Ok(*pid),
         [] => Err(usage(
-            "--pid auto: no process has a virtual machine of KVM's open (that this user may \
-             look into); name it by its process id",
+            "--pid auto: found no process with a KVM virtual machine among the processes that \
+                this user may inspect; give its process id",
         )),
         several => {
             let named: Vec<String> =
                 several.iter().map(|pid| format!("{pid} ({})", name(*pid))).collect();
             Err(usage(format!(
-                "--pid auto: several processes run virtual machines: {}; name one of them",
+                "--pid auto: several processes run virtual machines: {}; give the process id of \
+                    one of them",
                 named.join(", ")
             )))
         }

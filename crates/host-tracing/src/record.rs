@@ -285,8 +285,8 @@ fn expand(tracefs: &Tracefs, options: &RecordOptions) -> Result<Vec<String>> {
     for pattern in &options.events {
         if !all.iter().any(|event| glob(pattern.as_bytes(), event.as_bytes())) {
             return Err(usage(format!(
-                "--event {pattern}: this kernel has none; expected system:name, e.g. kvm:kvm_exit \
-                 ({}/available_events lists all)",
+                "--event {pattern}: this kernel has no such event; expected system:name, e.g. \
+                    kvm:kvm_exit ({}/available_events lists all events)",
                 tracefs.root().display()
             )));
         }

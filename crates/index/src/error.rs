@@ -21,7 +21,10 @@ pub enum IndexError {
     #[error("{0:?} names no saved session: `vmeter runs list` shows the names")]
     Unknown(String),
     /// Several have names that begin so.
-    #[error("{given:?} is the beginning of {count} sessions' names, {first:?} among them: give more of it")]
+    #[error(
+        "{given:?} is the beginning of the names of {count} sessions, e.g. {first:?}: give \
+        more characters of the name"
+    )]
     Ambiguous {
         /// What was given.
         given: String,
@@ -34,16 +37,21 @@ pub enum IndexError {
     #[error(transparent)]
     Busy(#[from] LockError),
     /// A link to a session, which is not followed.
-    #[error("{}: a symbolic link to {}: name that folder to remove it", .0.display(), .1.display())]
+    #[error("{} is a symbolic link to {}: to remove that folder, give its own name", .0.display(), .1.display())]
     Link(PathBuf, PathBuf),
     /// A session's checkout, say, has something in it that no build made.
-    #[error("{}: nothing is removed, since there is what vmeter and its builds did not put there: {}: move it away, or give --force to remove it as well", .0.display(), .1)]
+    #[error("{}: nothing was removed, because the folder contains files that vmeter and its \
+        builds did not make: {}. Move these files away, or remove them too with --force", .0.display(), .1)]
     Doubt(PathBuf, String),
     /// A folder that is about to be removed is not a session.
-    #[error("{}: expected a session's folder with vmeter's session.json, found none: nothing is removed", .0.display())]
+    #[error("{}: nothing was removed: expected a session's folder with a session.json of vmeter, \
+        found no such file", .0.display())]
     NoSession(PathBuf),
     /// Neither a date nor a length of time.
-    #[error("{0:?}: expected a date as 2026-05-01 or 2026-05-01T12:00:00Z, or a length of time as 30d or 12h")]
+    #[error(
+        "{0:?}: expected a date such as 2026-05-01 or 2026-05-01T12:00:00Z, or a time before \
+        now such as 30d or 12h"
+    )]
     Time(String),
 }
 

@@ -111,8 +111,10 @@ impl Index {
         if let Err(error) = cache::store(&self.state, &self.sessions, &self.machines) {
             let path = self.path();
             let path = path.display();
-            self.notes
-                .push(format!("cannot write {path}: {error}: every folder is read each time"));
+            self.notes.push(format!(
+                "cannot write the index {path}: {error}; without it, vmeter reads \
+                    every session folder each time"
+            ));
         }
     }
 

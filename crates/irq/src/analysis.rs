@@ -99,8 +99,8 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
     result.warnings.extend(unread);
     if missing > 0 {
         result.warnings.push(format!(
-            "{} of {} planned runs are there, and the figures are of these: go on with \
-             vmeter irq --resume {}",
+            "only {} of {} planned runs are finished, and all figures come from these; make the \
+                remaining runs with `vmeter irq --resume {}`",
             plan.len() - missing,
             plan.len(),
             vmeter_base::shell::path(&session.dir)
@@ -112,7 +112,8 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
         let planned = plan.iter().any(|run| matches!(run.purpose, Purpose::Growth { .. }));
         if options.fit != FitRange::None && !planned {
             result.warnings.push(format!(
-                "no fit: {} vectors are too few sizes to tell a line from a parabola",
+                "no fit: up to {} vectors, there are too few points to distinguish a line from a \
+                    parabola",
                 options.vfs * options.vectors
             ));
         }
@@ -200,7 +201,7 @@ fn anatomy(
         }
     }
     let said =
-        reasons.iter().map(|why| format!("where the time of a commit goes is not known: {why}"));
+        reasons.iter().map(|why| format!("cannot show where the time of a commit goes: {why}"));
     warnings.extend(said);
     found
 }

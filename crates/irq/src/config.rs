@@ -255,7 +255,9 @@ impl Options {
             return wrong(format!("--vms {vms}: expected 1 to {MOST_VMS}"));
         }
         if self.strategies.is_empty() || self.runs == 0 {
-            return wrong("nothing to measure: --runs and --strategy want at least one".into());
+            return wrong(
+                "nothing to measure: give --runs and --strategy at least one value each".into(),
+            );
         }
         Ok(())
     }

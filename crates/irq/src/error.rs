@@ -16,15 +16,15 @@ pub enum IrqError {
     Vm(#[from] VmError),
     /// KVM has no GSI routing or no irqfd.
     #[error(
-        "this KVM has no {0}: routes of MSI-X vectors need it (Linux 2.6.32 and later on x86, \
-         with the irqchip in the kernel)"
+        "this host's KVM lacks {0}, which routes of MSI-X vectors need (Linux 2.6.32 and later on \
+            x86, with the irqchip in the kernel)"
     )]
     Capability(&'static str),
     /// More vectors than the host has routes.
     #[error(
-        "{wanted} vectors ({vfs} VFs x {vectors}) need more routes than this host has for them: \
-         {free} (KVM_CAP_IRQ_ROUTING is {limit}, {fixed} of them are the irqchips' pins); \
-         use fewer VFs or vectors, at most --vfs {most}"
+        "{wanted} vectors ({vfs} VFs x {vectors}) need one route each, but only {free} routes are \
+            free (KVM_CAP_IRQ_ROUTING is {limit}, of which the irqchips' pins use {fixed}); use \
+            fewer vectors, or at most --vfs {most}"
     )]
     TooMany {
         /// VFs x vectors.
@@ -44,8 +44,8 @@ pub enum IrqError {
     },
     /// Not enough file descriptors for the eventfds.
     #[error(
-        "{wanted} vectors need an eventfd each, and this process may have {limit} files open: \
-         raise it with `ulimit -Hn {wanted}` (as root) or LimitNOFILE="
+        "{wanted} vectors need one eventfd each, but this process may open at most {limit} files: \
+            raise the limit with `ulimit -Hn {wanted}` (as root) or LimitNOFILE="
     )]
     Files {
         /// Files that are needed.

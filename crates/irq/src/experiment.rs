@@ -105,11 +105,12 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("its strategies are compared on one host, in turn, and are not cut into shards")
+        Err("it compares its strategies in turn on one host, so vmeter cannot split it into \
+            shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its runs are no boots; it compares its strategies itself")
+        Err("its runs are not boots; one session of `vmeter irq` already compares the strategies")
     }
 }
 

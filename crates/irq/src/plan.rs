@@ -61,7 +61,7 @@ impl IrqPlanned {
     /// The error that there is no such strategy or run in the session.
     pub(crate) fn is_unknown(&self) -> IrqError {
         IrqError::Usage(format!(
-            "session.json: a run of strategy {} for {:?} is none of what was asked",
+            "session.json: the session did not request the run of strategy {} for {:?}",
             self.strategy, self.purpose
         ))
     }

@@ -91,8 +91,8 @@ const DISTURBED: f64 = 0.05;
 pub(crate) fn disturbed(share: f64) -> Option<String> {
     (share > DISTURBED).then(|| {
         format!(
-            "programs waited for a CPU for {:.0}% of the time (/proc/pressure/cpu), and the figures include \
-             it: stop other programs and measure again",
+            "programs waited for a CPU for {:.0}% of the time (/proc/pressure/cpu), and the \
+                measured times include these waits: stop other programs and measure again",
             100.0 * share
         )
     })
@@ -104,8 +104,8 @@ pub(crate) fn advise(result: &mut IrqResult) {
         let Some(delivery) = total.delivery else { continue };
         if delivery.arrived != delivery.raised || delivery.stray > 0 {
             result.warnings.push(format!(
-                "{}: of {} interrupts raised {} arrived, and {} where none was sent: \
-                 this host's KVM or msi-routes is at fault",
+                "{}: of {} raised interrupts {} arrived, and {} arrived at a vector where none \
+                    was raised: this host's KVM or the library msi-routes has a bug",
                 total.strategy, delivery.raised, delivery.arrived, delivery.stray
             ));
         }

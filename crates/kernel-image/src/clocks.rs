@@ -342,7 +342,7 @@ fn scale(mult: u64, shift: u64) -> Result<Scale> {
     scale
         .filter(|&(mult, shift)| mult > 0 && shift <= MAX_SHIFT)
         .map(|(mult, shift)| Scale { mult, shift })
-        .ok_or_else(|| Error::Ram(format!("a clock has the scale {mult} >> {shift}")))
+        .ok_or_else(|| Error::Ram(format!("invalid scale of a kernel clock: {mult} >> {shift}")))
 }
 
 #[cfg(test)]

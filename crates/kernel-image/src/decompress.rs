@@ -125,7 +125,10 @@ fn lz4_legacy(data: &[u8], budget: &Budget) -> Result<Vec<u8>> {
             .checked_add(4)
             .and_then(|start| data.get(start..start.checked_add(length)?))
             .ok_or_else(|| {
-                format.error(format!("block of {length} bytes at {at} runs past the end"))
+                format.error(format!(
+                    "a compressed block of {length} bytes at {at} exceeds the \
+                    end of the data"
+                ))
             })?;
         let start = output.len();
         output.resize(start + LZ4_LEGACY_BLOCK, 0);

@@ -90,7 +90,11 @@ pub fn discover<H: HostMemory + ?Sized>(
     }
     best.ok_or_else(|| {
         problem.unwrap_or_else(|| {
-            Error::Ram("no Linux kernel is in the guest's RAM: it did not get as far".into())
+            Error::Ram(
+                "the guest's RAM contains no Linux kernel: the guest ended before its \
+                kernel was loaded"
+                    .into(),
+            )
         })
     })
 }
@@ -136,7 +140,10 @@ fn worked_out<H: HostMemory + ?Sized>(
     let end = block.address.saturating_add(block.length);
     let mut data = vec![0; MAX_RODATA.min(end.saturating_sub(rodata)) as usize];
     host.read(rodata, &mut data).map_err(|e| {
-        Error::Ram(format!("{} bytes at {rodata:#x} of the VMM can't be read: {e}", data.len()))
+        Error::Ram(format!(
+            "cannot read {} bytes at {rodata:#x} in the VMM's memory: {e}",
+            data.len()
+        ))
     })?;
     let is_text = |text| text >= KERNEL_MAP && text % ALIGN == 0;
     let symbols = kallsyms::parse_where(&data, is_text, LINKED)?;

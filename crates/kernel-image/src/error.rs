@@ -30,7 +30,7 @@ pub enum Error {
         reason: String,
     },
     /// It unpacks to, or claims, more than a file of its size may.
-    #[error("{path} is no kernel that can be trusted: {exceeded}")]
+    #[error("{path}: vmeter refuses this kernel, because a limit is exceeded: {exceeded}")]
     TooMuch {
         /// The file.
         path: PathBuf,

@@ -98,7 +98,7 @@ mod tests {
         };
         assert!(why(&[], &ram).contains("had unmapped its guest's RAM before"));
         let early = why(&[whole], &ram);
-        assert!(early.contains("did not get as far as its kernel"), "{early}");
+        assert!(early.contains("ended before its kernel was loaded"), "{early}");
         let banner = b"Linux version 5.4.0-other (x@y) (gcc) #1 SMP Mon\n\0";
         ram[4 << 20..(4 << 20) + banner.len()].copy_from_slice(banner);
         let other = why(&[whole], &ram);

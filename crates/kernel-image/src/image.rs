@@ -84,7 +84,10 @@ impl KernelImage {
         if metadata.len() > MAX_FILE {
             return Err(not_a_kernel(
                 path,
-                format!("it is {} bytes long, and a kernel is at most {MAX_FILE}", metadata.len()),
+                format!(
+                    "the file has {} bytes; a kernel may have at most {MAX_FILE}",
+                    metadata.len()
+                ),
             ));
         }
         let budget = Budget::of(KERNEL, &metadata);
@@ -114,7 +117,7 @@ impl KernelImage {
         let (elf, container) = unpacked?;
         // e_ident[EI_CLASS]
         if elf.get(4) == Some(&object::elf::ELFCLASS32) {
-            let reason = "it is a 32-bit kernel, and only x86-64 is supported";
+            let reason = "found a 32-bit kernel; vmeter supports only x86-64";
             return Err(not_a_kernel(path, reason));
         }
         let parsed = ElfFile64::<Endianness>::parse(&*elf)
@@ -123,7 +126,10 @@ impl KernelImage {
         if machine != object::elf::EM_X86_64 {
             return Err(not_a_kernel(
                 path,
-                format!("it is an ELF for machine {machine}, and only x86-64 (62) is supported"),
+                format!(
+                    "found an ELF file for machine {machine}; vmeter supports only x86-64 \
+                    (62)"
+                ),
             ));
         }
         let segments = parsed.segments().take(MAX_PARTS).map(segment).collect();
@@ -149,8 +155,9 @@ impl KernelImage {
         let banner = find_banner(&elf).ok_or_else(|| {
             not_a_kernel(
                 path,
-                "it is an ELF file without a \"Linux version …\" banner: a program or another \
-                 system's kernel; give a vmlinux or a distribution's /boot/vmlinuz-*",
+                "found an ELF file without a \"Linux version …\" banner, so it is a program or \
+                    the kernel of another system; give a vmlinux, or a distribution's \
+                    /boot/vmlinuz-*",
             )
         })?;
         Ok(KernelImage {
@@ -295,7 +302,7 @@ fn unpack(path: &Path, data: Vec<u8>, budget: &Arc<Budget>) -> Result<(Vec<u8>, 
     }
     if let Some(format) = Format::detect(&data) {
         let inner = format.decompress(&data, budget).map_err(|e| {
-            not_a_kernel(path, format!("it is {} data that does not unpack: {e}", format.name()))
+            not_a_kernel(path, format!("found {} data that cannot be unpacked: {e}", format.name()))
         })?;
         if inner.starts_with(&object::elf::ELFMAG) {
             return Ok((inner, format!("vmlinux ({})", format.name())));
@@ -325,7 +332,7 @@ pub fn cut_short(path: &Path) -> Option<String> {
     let payload = u64::from(u32_at(&head, 0x248)?) + u64::from(u32_at(&head, 0x24c)?);
     let needed = (sectors + 1) * 512 + payload;
     (length < needed)
-        .then(|| format!("{} has {length} bytes, and its header tells of {needed}", path.display()))
+        .then(|| format!("{} has {length} bytes, but its header requires {needed}", path.display()))
 }
 
 /// Boot protocol fields: the kernel's Documentation/arch/x86/boot.rst.
@@ -335,8 +342,8 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
         return Err(not_a_kernel(
             path,
             format!(
-                "it is a bzImage of boot protocol {}.{:02}, and the payload's place is given \
-                 since 2.08 (Linux 2.6.24)",
+                "found a bzImage of boot protocol {}.{:02}; expected 2.08 or later (Linux \
+                    2.6.24), which gives the payload's offset",
                 protocol >> 8,
                 protocol & 0xff
             ),
@@ -357,8 +364,8 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
             not_a_kernel(
                 path,
                 format!(
-                    "it is a bzImage whose payload ({length} bytes at {start}) is outside the \
-                     file of {} bytes: it is cut short",
+                    "found a truncated bzImage: its payload of {length} bytes at {start} exceeds \
+                        the file of {} bytes",
                     data.len()
                 ),
             )
@@ -367,7 +374,7 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
         return Ok((payload.to_vec(), "bzImage (uncompressed)".into()));
     }
     let format = Format::detect(payload).ok_or_else(|| {
-        not_a_kernel(path, format!("it is a bzImage whose payload is {}", describe(payload)))
+        not_a_kernel(path, format!("found a bzImage whose payload is {}", describe(payload)))
     })?;
     let elf = format.decompress(payload, budget)?;
     if !elf.starts_with(&object::elf::ELFMAG) {

@@ -368,7 +368,10 @@ impl KernelInfo {
             why: if self.fields.is_empty() {
                 format!("kernel {} was built without CONFIG_DEBUG_INFO_BTF", self.version)
             } else {
-                format!("kernel {} lays it out in a way that is not known", self.version)
+                format!(
+                    "kernel {} has a layout of this structure that vmeter does not know",
+                    self.version
+                )
             },
         })
     }

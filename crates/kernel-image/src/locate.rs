@@ -120,18 +120,18 @@ fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelI
     let (version, most) = (&info.version, SMALLEST >> 20);
     if blocks.is_empty() {
         return format!(
-            "kernel {version} can't be looked for: no mapping of the VMM has {most} MiB or more, \
-             so that it had unmapped its guest's RAM before"
+            "cannot search for kernel {version}: the VMM has no memory mapping of {most} MiB or \
+                more; it has already unmapped its guest's RAM"
         );
     }
     if let Some(other) = discover::first_banner(blocks, host).filter(|b| *b != info.banner) {
         let other = other.strip_prefix("Linux version ").unwrap_or(&other);
         let other = other.split(' ').next().unwrap_or(other);
-        return format!("the guest runs another kernel, {other}, and not {version}");
+        return format!("the guest runs kernel {other}; expected {version}");
     }
     format!(
         "kernel {version} is in none of the {} mappings of {most} MiB or more, and no other is: \
-         the guest did not get as far as its kernel",
+         the guest ended before its kernel was loaded",
         blocks.len()
     )
 }
@@ -196,8 +196,8 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
         let kaslr_offset = physical.wrapping_sub(linked).wrapping_sub(phys_base);
         if entry & 1 == 0 || physical % KERNEL_ALIGN != 0 || kaslr_offset >= KASLR_LIMIT {
             return Err(Error::Ram(format!(
-                "kernel {} is there, but its page tables and phys_base ({phys_base:#x}) do not \
-                 agree: the guest ended before it had set them up",
+                "found kernel {}, but its page tables and phys_base ({phys_base:#x}) do not \
+                    agree: the guest ended before it had set them up",
                 self.info.version
             )));
         }
@@ -221,8 +221,8 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
         if end <= physical || end > LARGEST {
             // So in a copy of the kernel's file, which a VMM may keep besides RAM.
             return Err(Error::Ram(format!(
-                "kernel {} is there, but max_pfn says that RAM ends at {end:#x}: the guest ended \
-                 before it had counted its memory",
+                "found kernel {}, but its max_pfn gives {end:#x} as the end of RAM: the guest \
+                    ended before it had counted its memory",
                 self.info.version
             )));
         }
@@ -329,9 +329,12 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
 
     fn number(&self, address: u64, bytes: usize) -> Result<u64> {
         let mut buffer = [0; 8];
-        self.host
-            .read(address, &mut buffer[..bytes])
-            .map_err(|e| Error::Ram(format!("{address:#x} of the VMM can't be read: {e}")))?;
+        self.host.read(address, &mut buffer[..bytes]).map_err(|e| {
+            Error::Ram(format!(
+                "cannot read address {address:#x} in the VMM's \
+                memory: {e}"
+            ))
+        })?;
         Ok(u64::from_le_bytes(buffer))
     }
 }

@@ -174,8 +174,8 @@ impl PrintkDump {
         let text_bits = number("text_data_ring.size_bits")?;
         if !(1..=MAX_DESC_BITS).contains(&desc_bits) || !(4..=MAX_TEXT_BITS).contains(&text_bits) {
             return Err(Error::Ram(format!(
-                "the log has 2^{desc_bits} descriptors and 2^{text_bits} bytes of text, and at \
-                 most 2^{MAX_DESC_BITS} and 2^{MAX_TEXT_BITS} are read"
+                "the kernel's log has 2^{desc_bits} descriptors and 2^{text_bits} bytes of text; \
+                    vmeter reads at most 2^{MAX_DESC_BITS} and 2^{MAX_TEXT_BITS}"
             )));
         }
         let size = |name: &str| {
@@ -191,7 +191,10 @@ impl PrintkDump {
         // Ids are of 62 bits and wrap around.
         let count = (last_id.wrapping_sub(first_id) & (u64::MAX >> 2)) + 1;
         if count > 1 << desc_bits {
-            return Err(Error::Ram(format!("the log says that it holds {count} records")));
+            return Err(Error::Ram(format!(
+                "the kernel's log gives an invalid number of records: \
+                {count}"
+            )));
         }
         let mut raw = Vec::new();
         for (array, size) in [("descs", desc_size), ("infos", info_size)] {

@@ -114,7 +114,10 @@ impl<H: HostMemory + ?Sized> GuestRam for MappedRam<'_, H> {
             let here = usize::try_from(region.length - offset).unwrap_or(left).min(left);
             let host = region.host.checked_add(offset).ok_or_else(|| outside(at))?;
             self.host.read(host, &mut buffer[done..done + here]).map_err(|e| {
-                Error::Ram(format!("{here} bytes at guest-physical {at:#x} can't be read: {e}"))
+                Error::Ram(format!(
+                    "cannot read {here} bytes at guest-physical address {at:#x}: \
+                    {e}"
+                ))
             })?;
             done += here;
         }

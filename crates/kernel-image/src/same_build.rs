@@ -55,8 +55,8 @@ impl BuildSymbols {
         Err(Error::malformed(
             "kernel's symbols",
             format!(
-                "{} has no function of an x86-64 kernel; expected the System.map or the vmlinux of \
-                 the build that boots",
+                "{} contains no function of an x86-64 kernel; expected the System.map or the \
+                    vmlinux of the booted kernel",
                 path.display()
             ),
         ))
@@ -81,8 +81,8 @@ impl BuildSymbols {
         let all = addresses.len();
         if all < FEWEST {
             return bad(format!(
-                "the log has {all} addresses of functions, and {FEWEST} are needed to tell this build \
-                 from others"
+                "the kernel's log has only {all} addresses of functions; vmeter needs {FEWEST} to \
+                    check that the symbols are of the booted kernel"
             ));
         }
         let table = FunctionTable::of(&self.symbols);
@@ -97,10 +97,13 @@ impl BuildSymbols {
             let best = shifts.map(right).max().unwrap_or(0);
             return bad(match fits.len() {
                 0 => format!(
-                    "these are symbols of another build: of the {all} functions that the log calls by their \
-                     address, {best} begin where they say"
+                    "the symbols are of another kernel build: of {all} function addresses in the \
+                        kernel's log, only {best} match a symbol"
                 ),
-                n => format!("the addresses in the log fit these symbols in {n} ways"),
+                n => format!(
+                    "the addresses in the kernel's log match these symbols in {n} \
+                    different ways"
+                ),
             });
         };
         let name = |address: &u64| Some((*address, at(*address, shift)?.to_owned()));

@@ -48,17 +48,19 @@ fn cpu_flags() -> String {
 pub(crate) fn module_hint(flags: &str) -> String {
     let has = |name: &str| flags.split_whitespace().any(|f| f == name);
     if has("vmx") {
-        "load the module with `sudo modprobe kvm_intel` (dmesg says so if the BIOS disables VT-x)"
+        "load the module with `sudo modprobe kvm_intel`; if the BIOS disables VT-x, dmesg reports \
+            that"
             .into()
     } else if has("svm") {
-        "load the module with `sudo modprobe kvm_amd` (dmesg says so if the BIOS disables SVM)"
+        "load the module with `sudo modprobe kvm_amd`; if the BIOS disables SVM, dmesg reports \
+            that"
             .into()
     } else if has("hypervisor") {
-        "this host is itself a virtual machine whose CPU shows neither vmx nor svm: \
-         switch on nested virtualisation for it"
+        "this host is a virtual machine whose CPU has neither vmx nor svm: enable nested \
+            virtualisation on its own host"
             .into()
     } else {
-        "the CPU shows neither vmx nor svm: enable virtualisation in the firmware setup".into()
+        "the CPU has neither vmx nor svm: enable virtualisation in the firmware setup".into()
     }
 }
 

@@ -111,8 +111,8 @@ impl Probe {
         match &self.ring0 {
             Quality::Native { .. } => format!("KVM ({module}) runs kernel mode {}", self.ring0),
             Quality::Interpreted { .. } => format!(
-                "KVM ({module}) only interprets kernel mode ({}): a kernel would seem to hang \
-                 in it; user mode is {}",
+                "KVM ({module}) emulates kernel mode instruction by instruction ({}), too slowly \
+                    to boot a kernel; user mode is {}",
                 self.ring0, self.ring3
             ),
             Quality::Absent { reason } => {
@@ -136,7 +136,7 @@ pub fn probe_node(node: &Path, budget: Duration) -> Result<Probe, ProbeError> {
     let started = Instant::now();
     let kvm = open::open(node)?;
     let absent = || Quality::Absent {
-        reason: format!("KVM did not come back within {} ms", (budget + GRACE).as_millis()),
+        reason: format!("a call of KVM did not return within {} ms", (budget + GRACE).as_millis()),
     };
     let mut found = Probe {
         api_version: kvm.get_api_version(),

@@ -135,7 +135,7 @@ impl VmBuilder {
             let aligned = slot.gpa % PAGE == 0 && slot.bytes % PAGE == 0 && slot.bytes > 0;
             let Some(end) = slot.end().filter(|_| aligned) else {
                 return bad(format!(
-                    "slot at {:#x} of {:#x} bytes is not made of whole pages",
+                    "the slot at {:#x} of {:#x} bytes does not consist of whole pages",
                     slot.gpa, slot.bytes
                 ));
             };

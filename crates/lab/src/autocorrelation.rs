@@ -13,9 +13,9 @@ pub(crate) fn remarks(label: &str, samples_s: &[f64], of: usize) -> Vec<String> 
     let level = BY_CHANCE / of.max(1) as f64;
     let alike = alike(samples_s).filter(|found| found.p_value <= level).map(|found| {
         format!(
-            "{label}: runs are like the run before them (correlation {:.2}): for its mean they \
-             count as some {:.0}, not {}, so that interval is too narrow; comparisons of machines \
-             in turn are not touched by it",
+            "{label}: each run resembles the run before it (correlation {:.2}). The mean is only \
+                as certain as that of about {:.0} independent runs, not {}, so its interval is \
+                too narrow. Comparisons of machines that run in turn are not affected",
             found.lag_1,
             found.effective.max(1.0),
             samples_s.len()
@@ -23,8 +23,8 @@ pub(crate) fn remarks(label: &str, samples_s: &[f64], of: usize) -> Vec<String> 
     });
     let warming = first_unlike(samples_s).map(|ratio| {
         format!(
-            "{label}: the first run took {ratio:.2} of what the others did, beyond their scatter: \
-             --warmup N leaves N runs of each machine out"
+            "{label}: the first run took {ratio:.2} times as long as the other runs, which is \
+                outside their scatter: use --warmup N to exclude the first N runs of each machine"
         )
     });
     alike.into_iter().chain(warming).collect()
@@ -56,8 +56,8 @@ pub(crate) fn host_remarks(label: &str, runs: &[&RunRecord], of: usize) -> Vec<S
     let strongest = found.max_by(|a, b| a.1.total_cmp(&b.1));
     let text = strongest.map(|(what, r)| {
         format!(
-            "{label}: the runs are long in which {what} (correlation {r:.2}): a quieter host, or \
-             CPU time, tells smaller differences"
+            "{label}: runs take longer when {what} (correlation {r:.2}). On a quieter host, or by \
+                comparing CPU time, you can detect smaller differences"
         )
     });
     text.into_iter().collect()

@@ -39,8 +39,7 @@ pub(crate) fn against_the_first(machines: &[Sampled<'_>], rule: Rule) -> Compare
         let Some(decided) = rule.decide(&wall) else { continue };
         if single > 0 && !exact {
             found.warnings.push(format!(
-                "{}: {} of one side only: left out of the comparison with {}, which is made \
-                 block by block",
+                "{}: {} without a partner in the same block: left out of the comparison with {}",
                 other.label,
                 plural(single as u64, "run"),
                 first.label
@@ -98,8 +97,8 @@ pub(crate) fn too_few(runs: usize, machines: usize) -> Option<String> {
     let needed = needed_runs(machines);
     (machines > 1 && runs < needed).then(|| {
         format!(
-            "{} of each machine cannot tell any difference from noise, however large: comparing \
-             {machines} machines takes {needed}",
+            "{} of each machine cannot distinguish even a large difference from noise: comparing \
+                {machines} machines needs {needed}",
             plural(runs as u64, "run")
         )
     })

@@ -95,7 +95,8 @@ impl Limit {
                 Some(wanted) => format!(
                     "about {wanted} runs of each would decide with 80 % power, if the true differences are the observed ones"
                 ),
-                None => "it lies too near the limit for any number of runs".into(),
+                None => "the difference is too close to the limit to decide with any number of \
+                    runs".into(),
             };
             self.untold(name, &format!("{runs} runs of each"), &seen, &more)
         })
@@ -109,7 +110,8 @@ impl Limit {
         let seen = seen(&typical, mean.as_ref(), None);
         self.decided(name, &typical, mean.as_ref(), &seen).unwrap_or_else(|| {
             let why = format!(
-                "sessions of one machine lie as far apart, so more runs of these two decide nothing; {instead}"
+                "two sessions of the same machine can differ by as much, so more runs of these \
+                    two sessions cannot decide; {instead}"
             );
             self.untold(name, "two sessions", &seen, &why)
         })
@@ -118,7 +120,7 @@ impl Limit {
     /// What some runs cannot tell, and what would.
     fn untold(&self, name: &str, what: &str, seen: &str, more: &str) -> Gate {
         self.unknowable(&format!(
-            "{what} cannot tell whether {name} is slower by more than {} %: {seen}; {more}",
+            "{what} cannot decide whether {name} is slower by more than {} %: {seen}; {more}",
             self.percent
         ))
     }
@@ -282,7 +284,7 @@ mod tests {
         let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
         assert!(gate.text.contains("about 81 runs of each would decide"), "{}", gate.text);
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
-        assert!(gate.text.contains("too near the limit"), "{}", gate.text);
+        assert!(gate.text.contains("too close to the limit"), "{}", gate.text);
         for (said, ruling) in
             [(Inconclusive::Pass, GateResult::Passed), (Inconclusive::Fail, GateResult::Failed)]
         {

@@ -68,7 +68,8 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "{} pairs of {what}{example} share no chain of hosts: their difference may be that of their hosts; 2 or more --runs each mend that",
+        "{} pairs of {what}{example} have no host in common, directly or through others: their \
+            difference may come from their hosts; use --runs 2 or more",
         adjusted.confounded.len()
     ))
 }
@@ -112,7 +113,8 @@ fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
     let listed: Vec<String> = models.into_iter().collect();
     (listed.len() > 1).then(|| {
         format!(
-            "hosts of different CPU models ({}): a factor a host does not make phases that scale differently comparable",
+            "the hosts have different CPU models ({}): vmeter divides by one factor for each \
+                host, which is wrong for phases that scale differently",
             listed.join("; ")
         )
     })

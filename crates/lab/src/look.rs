@@ -29,7 +29,7 @@ pub fn vmm_of(target: &str) -> Result<Vmm> {
         Some(name) => look::of_libvirt(name).map_err(host)?,
         None => target.parse().ok().filter(|pid| *pid > 0).ok_or_else(|| {
             usage(format!(
-                "look {target}: expected the pid of a VMM, or libvirt:NAME for a domain of libvirt's"
+                "look {target}: expected the pid of a VMM, or libvirt:NAME for a libvirt domain"
             ))
         })?,
     };
@@ -43,8 +43,8 @@ pub fn vmm_of(target: &str) -> Result<Vmm> {
 pub fn until_of(text: &str) -> Result<Until> {
     match Until::parse(text).map_err(usage)? {
         Until::PowerOff | Until::GuestBooted => Err(usage(format!(
-            "--until {text}: a VM that runs tells nothing of that: userspace, systemd-ready or line:REGEX, \
-             of the guest's log"
+            "--until {text}: vmeter cannot see this event in a running VM: use userspace, \
+                systemd-ready or line:REGEX (a line of the guest's log)"
         ))),
         until => Ok(until),
     }

@@ -152,10 +152,11 @@ impl Waits<'_> {
             false => format!("no VMM was seen to start in {waited:.0} s (--within)"),
         };
         let next = match door.passed() {
-            Some(passed) => format!("One started that does not match --match: {passed}"),
-            None => {
-                "--emulator FILE says which program is meant, where it is not in $PATH".to_owned()
-            }
+            Some(passed) => format!(
+                "A VMM started, but its command line does not match --match: \
+                {passed}"
+            ),
+            None => "If the VMM is not in $PATH, name it with --emulator FILE".to_owned(),
         };
         let more = match door.sees_all() {
             true => "",

@@ -14,7 +14,7 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::Panicked { line } => format!("the guest panicked: {line}"),
         Outcome::NotReady => "the VMM ended before the guest was ready".into(),
         Outcome::VmmFailed { .. } if outcome.fault() == Some(Fault::Host) => {
-            "this host failed, not the VMM: --resume repeats it".into()
+            "this host, not the VMM, caused the failure: --resume repeats the run".into()
         }
         Outcome::VmmFailed { status, .. } if was_killed(status) => {
             format!("the VMM was killed ({status}), not by vmeter: dmesg tells whether it was for memory")

@@ -104,10 +104,11 @@ fn choice(accel: Accel, why: impl Into<String>) -> Choice {
 fn slow(probe: &Probe) -> String {
     match &probe.ring0 {
         Quality::Interpreted { insns_per_s } => format!(
-            "KVM here interprets ring 0 at {:.1} M insns/s, a kernel would take minutes",
+            "this host's KVM emulates ring 0 at only {:.1} M instructions/s, so a kernel would \
+                boot for minutes",
             insns_per_s / 1e6
         ),
-        other => format!("KVM here does not run ring 0 ({other})"),
+        other => format!("this host's KVM does not run ring 0 ({other})"),
     }
 }
 
@@ -212,7 +213,11 @@ mod tests {
         remember(cache.path(), Quality::Interpreted { insns_per_s: 1.1e6 });
         let choice = choose(None, &both, cache.path()).expect("TCG");
         assert_eq!(choice.accel, Accel::Tcg);
-        assert!(choice.why.contains("interprets ring 0 at 1.1 M insns/s"), "{}", choice.why);
+        assert!(
+            choice.why.contains("emulates ring 0 at only 1.1 M instructions/s"),
+            "{}",
+            choice.why
+        );
         remember(cache.path(), Quality::Native { insns_per_s: 2e9 });
         assert_eq!(choose(None, &both, cache.path()).expect("KVM").accel, Accel::Kvm);
         std::fs::write(cache.path().join("kvm-probe.json"), "{ corrupt").expect("written");

@@ -49,7 +49,8 @@ impl Pair<'_> {
 
     /// Why a guest that has arrived is not heard.
     fn not_heard(&mut self) -> String {
-        let what = "QEMU says completed, but the guest is not heard at the destination";
+        let what = "QEMU reports that the migration completed, but the guest at the destination \
+            sends no heartbeat";
         match self.destination.ended() {
             Some(status) => {
                 format!("{what}: its QEMU ended ({status}){}", self.destination.said())

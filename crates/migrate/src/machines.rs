@@ -14,17 +14,18 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
     let refuse = |what: &str, why: &str| Err(MigrateError::Usage(format!("{what}: {why}")));
     let own = "the guest that is migrated is vmeter's own, in the place of the firmware";
     if spec.vmm.as_deref() == Some("mock") {
-        return refuse("--vmm mock", "there is nothing to migrate; use qemu or the path of one");
+        return refuse(
+            "--vmm mock",
+            "this VMM runs no guest to migrate; use qemu or the path of a \
+            QEMU",
+        );
     }
     let dialect = backend::of(spec).and_then(|backend| backend.dialect());
     if dialect.is_some_and(|dialect| !dialect.abilities().monitor) {
         return refuse("this VMM", "only QEMU's migration is known; use --vmm qemu");
     }
     if spec.accel == Some(Accel::Icount.into()) {
-        return refuse(
-            "--accel icount",
-            "virtual time says nothing of a migration; use tcg or kvm",
-        );
+        return refuse("--accel icount", "virtual time cannot measure a migration; use tcg or kvm");
     }
     if spec.no_inject {
         return refuse("--no-inject", "a migration needs a monitor and a guest of vmeter's");

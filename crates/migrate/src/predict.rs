@@ -96,7 +96,7 @@ pub fn predict(known: &Known) -> Predicted {
             rounds: None,
             total_s: Some(total_s).filter(|s| s.is_finite()),
             downtime_s: None,
-            because: "post-copy sends every page once more at most, whatever the dirty rate".into(),
+            because: "post-copy sends each page at most once more, at any dirty rate".into(),
         };
     }
     if let Some((rounds, total_s, downtime_s)) = race(known, dirty) {
@@ -116,7 +116,8 @@ pub fn predict(known: &Known) -> Predicted {
                 rate(bandwidth)
             ),
             _ => format!(
-                "all that can be dirty, {}, goes into the downtime limit, {:.0} ms at {}",
+                "all pages that can be dirty ({}) can be sent within the downtime limit ({:.0} ms \
+                    at {})",
                 megabytes(workload.working_set_bytes as f64),
                 limit_s * 1e3,
                 rate(bandwidth)

@@ -273,7 +273,7 @@ fn warn(warnings: &mut Vec<String>, settings: &Point, point: &MigratePoint, runs
     if point.prediction.right == Some(false) {
         let expected = if point.prediction.converges { "should" } else { "should not" };
         warnings.push(format!(
-            "{label}: it {expected} have converged ({}), and did otherwise",
+            "{label}: the migration {expected} have converged ({}), but the opposite happened",
             point.prediction.because
         ));
     }

@@ -59,7 +59,8 @@ impl Cause {
         match self {
             Cause::PowerOff => "the guest powered its machine off",
             Cause::Restart => "the guest restarted its machine instead of powering it off",
-            Cause::Reset => "the guest's machine was reset without a word of its kernel: it crashed, or something reset it",
+            Cause::Reset => "the guest's machine was reset, and its kernel logged no reason: the \
+                guest crashed, or another cause reset the machine",
             Cause::TripleFault => "the guest crashed: a triple fault reset its machine",
             Cause::Panic => "the guest panicked",
             Cause::OutOfMemory => "the guest panicked, out of memory",
@@ -67,13 +68,14 @@ impl Cause {
             Cause::Ready => "the ready point was reached",
             Cause::Exit => "the VMM exited",
             Cause::Failure => "the VMM failed",
-            Cause::CutShort => "the guest's kernel file is cut short, and nothing says that it ran",
+            Cause::CutShort => "the guest's kernel file is truncated, and there is no sign that \
+                the kernel ran",
             Cause::Killed => "the VMM was killed",
-            Cause::Quit => "the VMM was asked to end, not by its guest",
+            Cause::Quit => "the VMM was ended by a request from outside its guest",
             Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
             Cause::AnyVmm => "the line that was waited for came on a console that more than one VMM prints to, so whose guest said it is not known; a console in a file of its own (-serial file:FILE) tells",
-            Cause::RunsOn => "the VM runs on, and vmeter let go of it",
+            Cause::RunsOn => "vmeter stopped following the VM, which keeps running",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",
             Cause::Interrupted => "interrupted",

@@ -156,9 +156,9 @@ pub const STILL: &str =
 
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
-    "the guest did not read its clock while it was looked at, or its clock does not count the TSC: \
-     the times are tied to the host's only by the VMM's start, and may be as late as they say; look \
-     again when the guest has something to do";
+    "the guest did not read its clock during the look, or its clock does not count the TSC. \
+        vmeter aligned the guest's times by the VMM's start only, so they may be late by the \
+        error shown. Look again when the guest is busy";
 
 fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
     Context {
@@ -259,7 +259,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
     };
     let from = match lines().any(is_lost) {
         false => CLOCK_BEGAN,
-        true => "the first line was said that the guest's log still has",
+        true => "the guest logged the first line that its log still has",
     };
     let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
     {
@@ -309,7 +309,10 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     } else if let Some(until) = request.until.as_ref().filter(|_| run.outcome == Outcome::Done) {
         let how = match up {
             Some(_) => {
-                format!("{until}: the guest logged that before its clock began, so it has no time")
+                format!(
+                    "{until}: the guest logged this event before its clock began, so the \
+                    event has no time"
+                )
             }
             None => format!("nothing in its log or trace says so far that it reached {until}"),
         };

@@ -143,7 +143,7 @@ impl Found {
         again(&inner, &mut plan, lives, warnings);
         if !plan.injected.is_empty() {
             if let Err(error) = vmm.replace(&plan.argv) {
-                warnings.push(format!("nothing was added to the VMM's arguments: {error}"));
+                warnings.push(format!("vmeter added nothing to the VMM's arguments: {error}"));
                 plan = LaunchPlan { may_inject: false, injected: Vec::new(), ..plan };
                 plan.argv.clone_from(&vmm.argv);
                 again(&inner, &mut plan, lives, warnings);

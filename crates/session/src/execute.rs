@@ -180,7 +180,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
             if repeat > 0 {
                 runner.add_note(
                     &mut run,
-                    &format!("{AGAIN}, for vmeter was stopped in {repeat} of its tries"),
+                    &format!("{AGAIN}, because vmeter was stopped in {repeat} of its attempts"),
                 );
             }
             session.commit_run(&run)?;

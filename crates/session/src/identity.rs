@@ -212,7 +212,8 @@ pub fn same(dir: &Path, others: &[String]) -> Result<()> {
         return Ok(());
     }
     Err(usage(format!(
-        "{} was begun with what has changed since, and its runs would be of two machines: {}: put that back, or begin anew without --resume",
+        "inputs of {} have changed since it began, so its runs would be of two machines: {}: \
+            restore these inputs, or begin anew without --resume",
         dir.display(),
         others.join(", ")
     )))

@@ -35,7 +35,7 @@ const MAX_TOTAL_NS: Ns = 366 * 24 * 3600 * 1_000_000_000;
 pub fn impossible_total(total_ns: Ns, outcome: &Outcome) -> Option<String> {
     let least = i64::from(*outcome == Outcome::Done);
     let possible = (least..=MAX_TOTAL_NS).contains(&total_ns);
-    (!possible).then(|| format!("it says that it took {total_ns} ns, which cannot be"))
+    (!possible).then(|| format!("its duration of {total_ns} ns is impossible"))
 }
 
 impl RunFile for RunRecord {
@@ -62,7 +62,12 @@ impl RunFile for RunRecord {
     fn impossible(&self) -> Option<String> {
         let stamps = self.clocks.iter().map(|clock| clock.monotonic_ns).chain([self.exec_ns]);
         let odd = stamps.into_iter().find(|stamp| !(0..=MAX_STAMP_NS).contains(stamp));
-        let odd = odd.map(|stamp| format!("it was begun at {stamp} ns of the host's clock"));
+        let odd = odd.map(|stamp| {
+            format!(
+                "its start at {stamp} ns of the host's clock is \
+            impossible"
+            )
+        });
         impossible_total(self.total_ns, &self.outcome).or(odd)
     }
 }

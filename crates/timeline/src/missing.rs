@@ -85,7 +85,10 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     let torn =
         facts.torn.into_iter().zip(["records of the guest's log", "pages of the guest's trace"]);
     let torn = torn.filter(|(count, _)| *count > 0).map(|(count, of)| {
-        format!("{count} {of} were left out: the guest wrote there while they were copied")
+        format!(
+            "{count} {of} were left out, because the guest overwrote them while vmeter copied \
+            them"
+        )
     });
     trace.into_iter().chain(log).chain(unplaced).chain(torn).collect()
 }
@@ -191,7 +194,7 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
     let next = Anchor::ALL.into_iter().find(|a| after(*a) && last.is_none_or(|l| *a > l));
     match last {
         None if next.is_none() => "no source saw anything there",
-        None | Some(Anchor::Wrapper) => "the VMM's start was not seen (no ptrace)",
+        None | Some(Anchor::Wrapper) => "vmeter did not see the VMM's start (no ptrace)",
         Some(Anchor::ExecDone | Anchor::Main | Anchor::Waits) => {
             "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
         }
@@ -203,14 +206,14 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
             "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
         }
-        Some(Anchor::Hypervisor) => "when the hypervisor had started its kernel was not seen",
+        Some(Anchor::Hypervisor) => "vmeter did not see when the hypervisor started its kernel",
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
             "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"
         }
-        Some(Anchor::Kexec) => "the second kernel: no line of its console says what went on there",
+        Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
-            "the end of the run was not seen in full"
+            "vmeter did not see the whole end of the run"
         }
     }
 }

@@ -220,8 +220,8 @@ impl Order {
         };
         (self.backward > 0).then(|| {
             format!(
-                "time goes back {} times, by up to {furthest}: durations across these places mean \
-                 nothing",
+                "time stamps go backwards {} times, by up to {furthest}: durations across these \
+                    places are wrong",
                 self.backward
             )
         })

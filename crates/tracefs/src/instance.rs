@@ -268,7 +268,7 @@ fn no_events(plan: &Plan) -> Error {
     Error::NoEvents {
         events: plan.events.join(", "),
         hint: if of_kvm {
-            "those of KVM come with its module: `sudo modprobe kvm_intel` or `kvm_amd`"
+            "load KVM's module for its events: `sudo modprobe kvm_intel` or `kvm_amd`"
         } else {
             "see /sys/kernel/tracing/available_events"
         },

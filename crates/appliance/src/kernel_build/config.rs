@@ -112,7 +112,7 @@ fn check<'a>(
         .filter(|(option, value)| values.get(option) != Some(value))
         .map(|(option, value)| {
             let is = values.get(option).copied().unwrap_or("not set");
-            format!("CONFIG_{option} ({value} was asked for, it is {is})")
+            format!("CONFIG_{option} (expected {value}, found {is})")
         })
         .collect();
     if refused.is_empty() {
@@ -121,8 +121,8 @@ fn check<'a>(
     Err(Error::Malformed {
         path: source.into(),
         problem: format!(
-            "these sources do not take {}: what it depends on has changed; expected the options \
-             of Linux 6.1 to 6.12",
+            "these kernel sources reject {}: its dependencies have changed; expected sources of \
+                Linux 6.1 to 6.12",
             refused.join(", ")
         ),
     })
@@ -138,7 +138,7 @@ mod tests {
         let at = Path::new("/src");
         assert!(check(text, [("A", "y"), ("C", "\"x\"")].into_iter(), at).is_ok());
         let error = check(text, [("A", "y"), ("B", "y")].into_iter(), at).expect_err("B");
-        assert!(error.to_string().contains("CONFIG_B (y was asked for, it is not set)"), "{error}");
+        assert!(error.to_string().contains("CONFIG_B (expected y, found not set)"), "{error}");
     }
 
     #[test]

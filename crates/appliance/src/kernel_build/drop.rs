@@ -85,7 +85,8 @@ pub(super) fn note_kept(verdicts: &mut [Verdict], values: &BTreeMap<&str, &str>)
         let option = verdict.option.as_deref().unwrap_or_default();
         if values.get(option) == Some(&"y") {
             verdict.dropped = false;
-            verdict.why = "another option selects it, or it can't be switched off".into();
+            verdict.why =
+                "another option selects this option, or Kconfig cannot switch it off".into();
         }
     }
 }

@@ -184,7 +184,9 @@ fn compile(
     let attempts = before.attempts + 1;
     progress(Step::Begin(match begun {
         0 => format!("compiling in {}", out.display()),
-        begun => format!("going on in {}: {begun} objects are there", out.display()),
+        begun => {
+            format!("resuming the build in {}: {begun} objects are already compiled", out.display())
+        }
     }));
     let start = Instant::now();
     let spent = || before.seconds + start.elapsed().as_secs_f64();

@@ -212,7 +212,7 @@ fn packed_kernels_are_refused_within_bounds() {
     }
     traces::sparse(&kernel, b"\x7fELF\x02\x01\x01", (1 << 30) - 1);
     let boot = ["boot", "--machine", "pvh", "--accel", "tcg", "--kernel", text(&kernel)];
-    refused(&lab, "a sparse kernel", &boot, "its contents would take more than");
+    refused(&lab, "a sparse kernel", &boot, "reading the contents of this file needs more than");
 }
 
 /// A row of what a user can name and what is no file: FIFOs, devices, folders.

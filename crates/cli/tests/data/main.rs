@@ -236,7 +236,10 @@ fn results_are_not_written_over_what_they_are_of() {
     }
     let mut appended = lab.command(&["trace", "report", &t]);
     let out = std::fs::File::options().append(true).open(&t).expect("the trace");
-    refused(&appended.stdout(out).output().expect("vmeter").into(), "standard output goes to");
+    refused(
+        &appended.stdout(out).output().expect("vmeter").into(),
+        "standard output is redirected to",
+    );
     assert_eq!(contents(lab.folder.path()), before);
     // What is neither is written, and written again.
     let fine = file("fine.csv");

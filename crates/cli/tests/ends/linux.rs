@@ -15,7 +15,7 @@ fn a_kernel_cut_short_is_named_where_nothing_else_is_known() {
     std::fs::write(&half, &bytes[..bytes.len() / 2]).expect("written");
     let blind = ["--watch", "none", "--no-inject"];
     let ran = guests.own(&blind, &["-m", "256", "-kernel", text(&half)]);
-    assert_bad("half a bzImage, unseen", &ran, "kernel file is cut short");
+    assert_bad("half a bzImage, unseen", &ran, "kernel file is truncated");
 }
 
 /// Kernels that are none any more, and guests of Linux that end badly.

@@ -27,7 +27,7 @@ fn a_guest_that_ends_badly_is_named() {
     let panic = "Kernel panic - not syncing: VFS: Unable to mount root fs\n";
     let end = "---[ end Kernel panic - not syncing: VFS ]---\n";
     let crash = "a triple fault reset its machine";
-    let reset = "reset without a word of its kernel";
+    let reset = "reset, and its kernel logged no reason";
     let killed = "Out of memory: Killed process 73 (rc) total-vm:9kB, anon-rss:8kB\n";
     let table: [(&str, Vec<u8>, &str); 8] = [
         ("triple fault", triple_fault(), crash),
@@ -106,7 +106,7 @@ fn what_its_vmm_says_of_a_guest_is_named() {
         .lab
         .script("told", "#!/bin/sh\n(sleep 1; kill -TERM $$) &\nexec qemu-system-x86_64 \"$@\"\n");
     let ended = vmm(&[text(&told), "-nodefaults", "-display", "none", "-kernel", text(&hangs)]);
-    assert_bad("the VMM is told to end", &ended, "not by its guest (QMP: host-signal)");
+    assert_bad("the VMM is told to end", &ended, "from outside its guest (QMP: host-signal)");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_crash_is_never_faster() {
     assert!(ran.stderr.contains("none of its runs reached its end"), "{}", ran.stderr);
     let ran = guests.lab.run(&["diff", text(&base), text(&bad), "--fail-if-slower", "3"]);
     assert_eq!(ran.status, 2, "{}", ran.stdout);
-    assert!(ran.stderr.contains("did not end alike"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("did not end in the same way"), "{}", ran.stderr);
     let ran = guests.lab.run(&["diff", text(&bad), text(&bad), "--fail-if-slower", "3"]);
     assert_eq!(ran.status, 1, "{}", ran.stdout);
 

@@ -57,7 +57,7 @@ impl<'a> DirtyReport<'a> {
         let result = self.result;
         let checked = match (result.verified, result.checked_bits) {
             (true, bits) => format!(
-                "All {} bits compared are what the guest wrote.",
+                "All {} compared bits match the pages that the guest wrote.",
                 grouped(&bits.to_string())
             ),
             (false, 0) => "No bit was checked.".into(),
@@ -181,7 +181,10 @@ impl<'a> DirtyReport<'a> {
             Column::number("enable", 2),
             Column::number("collect", 0).meaning("host time per pass"),
             Column::number("guest pages/s", 0).meaning("written by the guest"),
-            Column::number("slowdown", 0).meaning("pages/s of none ÷ those of the tracker"),
+            Column::number("slowdown", 0).meaning(
+                "pages/s without a tracker ÷ pages/s with the \
+                tracker",
+            ),
             Column::number("faults", 1),
             Column::number("exits", 2),
             Column::number("stops", 3),
@@ -252,7 +255,7 @@ impl<'a> DirtyReport<'a> {
         if let Some(models) = self.model_table() {
             document.heading(
                 "By dirty pages",
-                "fitted to passes with 0 to 10 % of the buffer dirty, at random places",
+                "from a fit to passes in which 0 to 10 % of the buffer are dirty, in random order",
             );
             document.push(Block::Table(models));
         }
@@ -396,7 +399,8 @@ impl Report for DirtyReport<'_> {
         self.trackers(&mut document);
         if !self.result.together.is_empty() {
             let note =
-                "each VM's time for all its slots; collect: by a tracker, read: by a strategy";
+                "time of each VM for all its slots; collect: time of the tracker; read: time of \
+                    the strategy";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

@@ -62,9 +62,9 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     let (ours, theirs) = (options.files.len(), options.vs.len());
     if theirs > 0 && (ours == 1) != (theirs == 1) {
         return Err(usage(format!(
-            "--vs: {ours} against {theirs}: name one trace of each machine, which compares two \
-             recordings, or two and more of each (FILE FILE --vs OTHER --vs OTHER), which \
-             compares the machines"
+            "--vs: found {ours} and {theirs} for the two machines. Give one trace of each machine \
+                to compare two recordings, or at least two of each (FILE FILE --vs OTHER --vs \
+                OTHER) to compare the machines"
         )));
     }
     let devices = options.mtree.as_deref().map(read_map).transpose()?;
@@ -144,15 +144,16 @@ fn warnings(trace: &Counted) -> Vec<String> {
     };
     say(
         losses.lost_events,
-        "events were lost while it was recorded: counts are at least those shown",
+        "events were lost during recording: the true counts may be larger than those shown",
     );
     say(
         losses.overwritten,
-        "events were overwritten before vmeter read them: the trace lacks its begin",
+        "events were overwritten before vmeter read them: the beginning of the trace is missing",
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
-        "durations lack a begin or an end, as events were lost (column \"cut\"): they are counted, not timed",
+        "durations lack a begin or an end, because events were lost (column \"cut\"); vmeter \
+            counts but does not time them",
     );
     say(losses.uncounted_gaps, "gaps with lost events that were not counted");
     say(losses.unreadable, "lines or records could not be understood");
@@ -161,7 +162,8 @@ fn warnings(trace: &Counted) -> Vec<String> {
         report.tables().iter().any(|(_, rows)| rows.iter().any(|r| r.mean_cycles.is_some()));
     if cycles && report.tick_s.is_none() {
         all.push(format!(
-            "{file}: its clock {} counts cycles; --cpu-hz HZ makes seconds of them",
+            "{file}: the clock {} of this trace counts cycles; give the clock rate with --cpu-hz \
+                HZ to get seconds",
             report.clock
         ));
     }

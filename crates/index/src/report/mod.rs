@@ -183,7 +183,7 @@ impl Report for RunsExport<'_> {
     }
 
     fn document(&self, _detail: Detail) -> Document {
-        let note = "one row a run; `vmeter runs list` has a page of sessions";
+        let note = "one row for each run; `vmeter runs list` lists sessions on a terminal";
         let facts = vec![Fact::new("runs", "for other tools: JSON or CSV", note)];
         Document {
             title: "vmeter runs export".into(),

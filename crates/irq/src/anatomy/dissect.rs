@@ -94,7 +94,7 @@ impl Step {
             }
             Step::Start(by, f, Some(before)) => {
                 format!(
-                    "{} begins {}, its CPU taken from {}",
+                    "{} begins {}, on a CPU that ran {} before",
                     thread(by),
                     function(f),
                     thread(before)

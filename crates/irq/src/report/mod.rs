@@ -57,7 +57,8 @@ impl<'a> IrqReport<'a> {
         };
         let slowest = totals.iter().find(|other| other.strategy == baseline).map(time);
         let mut text = format!(
-            "{} takes {} for {vfs} VFs x {vectors} vectors, {baseline} {} (medians): {} times as long (Hodges-Lehmann over paired rounds).",
+            "For {vfs} VFs x {vectors} vectors, {} takes {} and {baseline} takes {} (medians), \
+                which is {} times as long (Hodges-Lehmann over paired rounds).",
             total.strategy,
             time(total),
             slowest.unwrap_or_default(),
@@ -97,7 +98,7 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "vfio-msix lines of /proc/interrupts, the least of all strategies";
+            let note = "smallest number of vfio-msix lines in /proc/interrupts with any strategy";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts
@@ -108,7 +109,7 @@ impl<'a> IrqReport<'a> {
         let mut note =
             String::from("medians; speedup: Hodges-Lehmann over paired rounds [95 % CI]");
         if self.result.totals.iter().any(|total| total.prepared.median > 0.0) {
-            note += "; reserved: routes are prepared before, then edited";
+            note += "; reserved: prepares all routes first, then edits them";
         }
         note
     }
@@ -197,10 +198,12 @@ impl<'a> IrqReport<'a> {
             Column::text("growth", 0),
             Column::number("p", 1),
             Column::number("ΔAICc", 1),
-            Column::number("n² share", 1)
-                .meaning("part of the growth that the parabola's n² term has, if superlinear"),
+            Column::number("n² share", 1).meaning(
+                "part of the growth that comes from the parabola's n² term; shown only \
+                    if the growth is superlinear",
+            ),
             Column::number(&title("fit at"), 0)
-                .meaning("the fit at the most vectors that one VM can have"),
+                .meaning("value of the fit at the largest number of vectors of a VM"),
             Column::number("measured", 0).meaning("the time measured there"),
         ]);
         for fit in &self.result.fit {
@@ -274,7 +277,7 @@ impl<'a> IrqReport<'a> {
         let Some(first) = anatomy.first() else { return };
         document.heading(
             "Inside the commits",
-            "one traced run each, times include the cost of tracing",
+            "from one traced run of each strategy; the times include the cost of tracing",
         );
         document.push(Block::Table(self.anatomy()));
         let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");
@@ -324,7 +327,9 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
         ..Node::default()
     };
     Outline {
-        legend: "One commit step by step; after \"+\" the time since the ioctl began.".into(),
+        legend: "The steps of one commit. The number after \"+\" is the time since the ioctl \
+            began."
+            .into(),
         roots: vec![root],
     }
 }
@@ -377,9 +382,15 @@ fn delivered(totals: &[IrqTotal]) -> String {
     match (raised, stray) {
         (0, _) => "not checked".into(),
         (n, 0) if n == arrived => {
-            format!("all {n} interrupts raised, every vector of every strategy")
+            format!(
+                "all {n} interrupts arrived; vmeter raised one on every vector with every \
+                strategy"
+            )
         }
-        _ => format!("{arrived} of {raised} interrupts raised, {stray} where none was sent"),
+        _ => format!(
+            "{arrived} of {raised} raised interrupts arrived; {stray} arrived at a \
+            vector where none was raised"
+        ),
     }
 }
 
@@ -398,7 +409,8 @@ impl Report for IrqReport<'_> {
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "ms, medians of {} runs, also in the row \"all\"; a commit for all VFs counts for the last VF",
+            "ms; every row, also \"all\", has medians of {} runs; the time of a commit for all \
+                VFs is in the row of the last VF",
             result.setup.runs
         );
         document.heading("By VF", note);
@@ -415,7 +427,8 @@ impl Report for IrqReport<'_> {
             document.push(Block::Paragraph(method.into()));
         }
         if !result.together.is_empty() {
-            let note = "each VM's time from the common start; as many threads as VMs";
+            let note = "time of each VM since all VMs started together; each VM has a thread of \
+                its own";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

@@ -22,7 +22,7 @@ pub enum VfioError {
     },
     /// The IOMMU does not know it.
     #[error(
-        "{address} is in no IOMMU group, and VFIO needs one: boot this host with \
+        "{address} is in no IOMMU group, which VFIO requires: boot this host with \
          intel_iommu=on (AMD: amd_iommu=on) and VT-d or AMD-Vi enabled in the firmware; a VM \
          needs a virtual IOMMU (QEMU: -device intel-iommu,intremap=on, with \
          -machine q35,kernel-irqchip=split)"
@@ -43,8 +43,8 @@ pub enum VfioError {
     },
     /// Others of its group are not VFIO's.
     #[error(
-        "IOMMU group {group} of {address} can't be used before all its devices are VFIO's or \
-         have no driver; in the way: {}; bind them with `{commands}`",
+        "cannot use IOMMU group {group} of {address}, because other drivers have these devices of \
+            the group: {}; bind them with `{commands}`",
         others.join(", ")
     )]
     NotViable {
@@ -65,15 +65,19 @@ pub enum VfioError {
     },
     /// This user may not open it.
     #[error(
-        "no permission to open {path}: give it to this user with `sudo chown $USER {path}` \
-         (and `ulimit -l` has to allow locking the guest's memory), or run as root"
+        "no permission to open {path}: make this user its owner with `sudo chown $USER {path}`, \
+            or run vmeter as root. A user also needs an `ulimit -l` large enough to lock the \
+            guest's memory"
     )]
     NoPermission {
         /// The node.
         path: PathBuf,
     },
     /// Somebody else has it open.
-    #[error("{path} is in use: another process has the group; `sudo fuser -v {path}` names it")]
+    #[error(
+        "{path} is in use: another process has opened the IOMMU group; `sudo fuser -v {path}` \
+        shows that process"
+    )]
     InUse {
         /// The node.
         path: PathBuf,
@@ -86,13 +90,16 @@ pub enum VfioError {
     NoIommu,
     /// Interrupts could be forged.
     #[error(
-        "VFIO refuses the IOMMU ({0}): without interrupt remapping a device could raise any \
-         interrupt. Enable it in the firmware (QEMU: intel-iommu,intremap=on), or accept that \
-         with `echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts`"
+        "VFIO refuses the IOMMU ({0}): without interrupt remapping, a device could raise any \
+            interrupt. Enable interrupt remapping in the firmware (QEMU: \
+            intel-iommu,intremap=on), or accept the risk with `echo 1 | sudo tee /sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts`"
     )]
     Unsafe(#[source] io::Error),
     /// Nothing to measure.
-    #[error("{address} has {found} MSI-X vectors, expected at least {wanted}: lower --vectors")]
+    #[error(
+        "{address} has only {found} MSI-X vectors, but --vectors requests {wanted}: lower \
+        --vectors"
+    )]
     Vectors {
         /// Its address.
         address: String,
@@ -118,7 +125,10 @@ fn hint(source: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => {
             "; this host has no free interrupt vectors: use a host with more CPUs, or fewer devices"
         }
-        Some(libc::EMFILE) => "; see `ulimit -n`, each vector needs a file descriptor",
+        Some(libc::EMFILE) => {
+            "; each vector needs a file descriptor, and `ulimit -n` limits \
+            their number"
+        }
         _ => "",
     }
 }

@@ -142,7 +142,7 @@ impl Sysfs {
             let total = fs::read_to_string(self.devices.join(physical).join("sriov_totalvfs"));
             let total = total.unwrap_or_default();
             format!(
-                "; if it is to be a virtual function of {physical}: `echo {} | sudo tee \
+                "; to create it as a virtual function of {physical}: `echo {} | sudo tee \
                  /sys/bus/pci/devices/{physical}/sriov_numvfs`",
                 if total.trim().is_empty() { "1" } else { total.trim() }
             )

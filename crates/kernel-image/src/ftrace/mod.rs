@@ -134,7 +134,7 @@ impl FtraceDump {
 
     fn checked((header, raw): (Header, Vec<u8>)) -> Result<Self> {
         if header.kind != KIND {
-            let reason = format!("it is of kind {:?}, and {KIND:?} is expected", header.kind);
+            let reason = format!("expected kind {KIND:?}, found {:?}", header.kind);
             return Err(Error::malformed("ftrace dump", reason));
         }
         Ok(FtraceDump { header, raw })

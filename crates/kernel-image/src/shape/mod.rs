@@ -54,11 +54,14 @@ pub fn find<H: HostMemory + ?Sized>(
     }
     let mut dumps = log::dumps(&seen.infos, &seen.descriptors, candidates, host);
     let Some(mut dump) = dumps.pop() else {
-        return Err(Error::Ram("no log of a Linux kernel (5.10 or later) is in RAM".into()));
+        return Err(Error::Ram(
+            "the guest's RAM contains no log of a Linux kernel (5.10 or later)".into(),
+        ));
     };
     if !dumps.is_empty() {
         return Err(Error::Ram(format!(
-            "{} logs of a kernel are in RAM, and which one is the running kernel's is not known",
+            "the guest's RAM contains {} kernel logs, and vmeter cannot tell which belongs to the \
+                running kernel",
             dumps.len() + 1
         )));
     }

@@ -111,7 +111,7 @@ fn a_log_that_was_copied_is_the_copy_and_two_are_none() {
     kernel.moved = 0x2_0000;
     kernel.put(INFOS + 88 * 5, &[5, 5_000_007]);
     let error = kernel.find().expect_err("two").to_string();
-    assert!(error.contains("2 logs of a kernel"), "{error}");
+    assert!(error.contains("2 kernel logs"), "{error}");
 }
 
 #[test]

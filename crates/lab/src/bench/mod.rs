@@ -72,7 +72,7 @@ impl Config {
 /// A machine that is not valid, a host that can't boot it, an interruption.
 pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<BenchResult> {
     if options.detect.is_some() && options.machines.len() < 2 && options.runs.resume.is_none() {
-        return Err(usage("--detect: a difference to what? --vs SPEC, another machine"));
+        return Err(usage("--detect needs a machine to compare with: add --vs SPEC"));
     }
     result(&carry_out(KIND, &options.runs, options, watch)?)
 }
@@ -158,7 +158,7 @@ pub(crate) fn distinct(machines: &[(String, MachineSpec)]) -> Result<()> {
     for (i, (label, _)) in machines.iter().enumerate() {
         if machines.iter().take(i).any(|(other, _)| other == label) {
             return Err(usage(format!(
-                "two machines are called {label:?}: tell them apart by --label"
+                "two machines have the label {label:?}: give them different labels with --label"
             )));
         }
     }
@@ -171,7 +171,7 @@ pub(crate) fn distinct(machines: &[(String, MachineSpec)]) -> Result<()> {
 /// Class usage: nothing to compare with, or too few runs, and how many are needed.
 pub fn check_gate(machines: usize, runs: Option<u32>) -> Result<()> {
     if machines < 2 {
-        return Err(usage("--fail-if-slower: slower than what? --vs SPEC, another machine"));
+        return Err(usage("--fail-if-slower needs a machine to compare with: add --vs SPEC"));
     }
     let runs = runs.unwrap_or_else(|| default_runs(machines)) as usize;
     too_few(runs, machines).map_or(Ok(()), |few| Err(usage(format!("--fail-if-slower: {few}"))))
@@ -220,10 +220,9 @@ pub fn result(session: &Session) -> Result<BenchResult> {
         warnings.extend(autocorrelation::remarks(&machine.label, &machine.samples_s, of));
         warnings.extend(autocorrelation::host_remarks(&machine.label, &own, of));
     }
-    let hints = comparisons
-        .iter()
-        .filter(|c| c.verdict == Verdict::Undecidable)
-        .map(|c| format!("vmeter bench … --runs {}  # fewer decide nothing", c.pairs_needed));
+    let hints = comparisons.iter().filter(|c| c.verdict == Verdict::Undecidable).map(|c| {
+        format!("vmeter bench … --runs {}  # fewer runs cannot show a difference", c.pairs_needed)
+    });
     let hints = hints.take(1).collect();
     Ok(BenchResult {
         envelope: envelope::envelope(&session.record),

@@ -20,7 +20,9 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     let session = super::regression::opened(dir).map_err(|e| format!("{e:#}"))?;
     let Some(machine) = session.record.machines.first() else { return Err("it has none".into()) };
     if !trust::is_ours(&session.dir) {
-        return Err("its folder was made elsewhere, or was changed".into());
+        return Err(
+            "this user's vmeter did not make its folder, or the folder was changed since".into()
+        );
     }
     if !leads_here(&session, &machine.spec) {
         return Err("its paths lead from another folder".into());
@@ -34,7 +36,10 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
         &prepared.session.provenance,
     ));
     if !changed.is_empty() {
-        return Err(format!("what it was booted with has changed since: {}", changed.join(", ")));
+        return Err(format!(
+            "these inputs of its boots have changed since: {}",
+            changed.join(", ")
+        ));
     }
     Ok(prepared)
 }

@@ -70,7 +70,10 @@ pub struct Config {
 /// A machine that is not valid, a host that can't boot it, an interruption.
 pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
     if options.detect.is_some() && options.baseline.is_none() && options.runs.resume.is_none() {
-        return Err(usage("--detect: a difference to what? --baseline DIR, a saved session"));
+        return Err(usage(
+            "--detect needs a baseline: add --baseline DIR, where DIR is a saved \
+            session",
+        ));
     }
     result(&carry_out(KIND, &options.runs, options, watch)?)
 }
@@ -117,7 +120,8 @@ impl Measurement for BootOptions {
         prepared.extend(self.other(record, watch)?);
         if config.repeats.detect.is_some() && prepared.len() < 2 {
             return Err(usage(
-                "--detect: the baseline's machine takes turns with this one, and cannot be booted",
+                "--detect must boot the baseline's machine in turn with this machine, but cannot \
+                    boot it",
             ));
         }
         Recorder::ready(prepared, record)
@@ -179,8 +183,8 @@ impl BootOptions {
             Ok(prepared) => Ok(Some(prepared)),
             Err(why) => {
                 watch.progress.warn(&format!(
-                    "the baseline is not booted again beside this machine, only its saved runs are \
-                     there to compare with: {why}"
+                    "vmeter compares with the baseline's saved runs only, because it cannot boot \
+                        the baseline again: {why}"
                 ));
                 Ok(None)
             }

@@ -267,7 +267,8 @@ pub(super) fn warn_of_few(plan: &[PlannedRun], asked: Option<u32>, watch: &mut W
     let design = Design::new(levels_of(plan), asked);
     if let Some(least) = design.rule.too_few() {
         watch.progress.warn(&format!(
-            "{} pairs cannot decide whether watching costs at most {:.0} %, whatever they show: --runs {} or more can",
+            "{} pairs of runs are too few to decide whether watching costs at most {:.0} %: use \
+                --runs {} or more",
             design.rule.max_pairs * design.pairs,
             100.0 * (design.rule.bound - 1.0),
             least * design.pairs

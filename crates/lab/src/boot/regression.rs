@@ -44,8 +44,8 @@ pub fn check_runs(runs: Option<u32>) -> Result<()> {
     let needed = needed_runs(2);
     match runs {
         Some(runs) if (runs as usize) < needed => Err(usage(format!(
-            "--fail-if-slower with --runs {runs} could never tell a slower machine from noise: \
-             --runs {needed} or more"
+            "--fail-if-slower cannot distinguish a slower machine from noise with --runs {runs}: \
+                use --runs {needed} or more"
         ))),
         _ => Ok(()),
     }
@@ -156,7 +156,7 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
     let found = session_variance::compare(&sides, between);
     let gate = match (differ, &found) {
         (Some(differ), _) => limit.unknowable(&format!(
-            "{name} was measured {differ}, so the difference may not be this machine's"
+            "{name} was measured {differ}; the machine may not be the cause of the difference"
         )),
         (None, Err(why)) => limit.unknowable(why),
         (None, Ok(found)) => {

@@ -135,8 +135,9 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
     let differs = rows.iter().any(|r| r.kind == DiffKind::Total && r.significant);
     if a.folder != b.folder && differs && !exact {
         warnings.push(
-            "these are two sessions, and an hour can differ as a machine does: to know that it is \
-             the machine, let both take turns (`vmeter boot --baseline`, `vmeter bench --vs`)"
+            "the two sessions ran at different times, and the host may have changed in between. \
+                To exclude the host, run both machines in turn (`vmeter boot --baseline`, `vmeter \
+                bench --vs`)"
                 .into(),
         );
     }
@@ -187,7 +188,10 @@ fn hints(a: &Side, b: &Side, exact: bool) -> Vec<String> {
     if exact || fewest >= 5 {
         return Vec::new();
     }
-    vec![format!("more --runs on both sides: {fewest} resolve large differences only")]
+    vec![format!(
+        "use more --runs for both machines: {fewest} runs can detect large differences \
+        only"
+    )]
 }
 
 /// Names in a sentence, the first of many.

@@ -44,7 +44,10 @@ pub fn gated(
 ) -> Result<(DiffResult, Option<Gate>)> {
     let (a, b) = (open(a)?, open(b)?);
     if let Some(why) = Ends::unlike((&a.name, &a.ends), (&b.name, &b.ends)) {
-        return Err(usage(format!("not compared, for their runs did not end alike: {why}")));
+        return Err(usage(format!(
+            "not compared, because their runs did not end in the same way: \
+            {why}"
+        )));
     }
     let mut result = compare_sides(&a, &b, 1);
     result.envelope = Envelope { command: "diff".into(), argv, ..result.envelope };
@@ -169,7 +172,7 @@ fn open(named: &OsStr) -> Result<Side> {
         }
         (None, _) => {
             return Err(usage(format!(
-                "{}: it has {} machines: say which, as in {}; there are {}",
+                "{} has {} machines: name one of them, as in {}; its machines are {}",
                 folder.display(),
                 labels.len(),
                 shell::quote(&format!("{text}#{}", labels.first().unwrap_or(&"LABEL"))),

@@ -14,7 +14,9 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     let pairs: Vec<(f64, f64)> =
         a.samples_s.iter().copied().zip(b.samples_s.iter().copied()).collect();
     if pairs.len() != a.samples_s.len().max(b.samples_s.len()) {
-        return vec!["runs failed, so vmeter cannot say how sure this host's verdicts are".into()];
+        return vec!["runs failed, so vmeter cannot estimate how reliable verdicts on this host \
+            are"
+        .into()];
     }
     let mut said = Vec::new();
     for runs in [10, 20, 40] {

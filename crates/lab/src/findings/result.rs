@@ -279,7 +279,9 @@ impl<'a> Runs<'a> {
             };
         }
         if first.samples_s.len() < FEWEST {
-            let why = "a single block decides nothing: --runs 5 or more, or --resume".into();
+            let why = "one block of runs cannot show a difference: use --runs 5 or more, or \
+                --resume"
+                .into();
             return (FindingVerdict::Unfinished, why);
         }
         if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
@@ -414,7 +416,7 @@ fn not_reproduced(first: &Contrast) -> String {
     let least: Vec<String> = part.into_iter().chain(whole).collect();
     let seen = match least.is_empty() {
         false => format!("{} or more would have been seen", least.join(", or ")),
-        true => "with so few runs nothing could have been seen".into(),
+        true => "these runs are too few to show a difference".into(),
     };
     if first.costs {
         return format!(

@@ -112,9 +112,14 @@ impl OwnMachine {
     /// Why nothing can be changed in it, if so.
     pub fn closed(&self) -> Option<String> {
         if !self.is_qemu {
-            return Some("nothing says that it is QEMU, and only QEMU's options are known".into());
+            return Some(
+                "vmeter does not recognise this VMM as QEMU, and knows only QEMU's \
+                options"
+                    .into(),
+            );
         }
-        (!self.may_inject).then(|| "nothing may be added to the command line (--no-inject)".into())
+        (!self.may_inject)
+            .then(|| "--no-inject forbids vmeter to add options to the command line".into())
     }
 
     /// True if an argument holds this.

@@ -164,7 +164,7 @@ fn choose(parts: &[Part], notes: &mut Vec<String>) -> BTreeMap<u32, usize> {
             let dirs: Vec<String> = held_by.iter().map(dir).collect();
             let label = parts.get(taken).and_then(|p| label_of(p, run)).unwrap_or_default();
             notes.push(format!(
-                "run {run} ({label}) is in {}: that of {} is taken",
+                "run {run} ({label}) is in {}; vmeter uses the copy in {}",
                 dirs.join(" and in "),
                 dir(&taken)
             ));
@@ -230,7 +230,7 @@ fn write(
     cut.copy_extra(&folders(parts), &session.dir)?;
     if let Some(gone) = parts.iter().find(|part| !is_saved(&part.session.dir)) {
         let dir = gone.session.dir.display();
-        return Err(usage(format!("{dir} was removed while it was read: nothing is merged")));
+        return Err(usage(format!("{dir} was removed while vmeter read it: nothing was merged")));
     }
     session.save()?;
     Ok(session)

@@ -43,7 +43,8 @@ fn check_runs(part: &Part) -> Result<()> {
         if machine.is_none_or(|m| m.label != run.label) {
             let wanted = machine.map_or("nothing", |m| m.label.as_str());
             return Err(usage(format!(
-                "{} is a run of {:?}, and session.json plans {wanted:?} under that number: the folder was put together by hand",
+                "{} is a run of {:?}, but session.json plans {wanted:?} under that number: the \
+                    folder was edited by hand",
                 dir.display(),
                 run.label
             )));

@@ -193,7 +193,8 @@ impl<'a> Builds<'a> {
             let aside = set_checkout_aside(&self.dir, &checkout_of(number))
                 .with_context(|| format!("cannot rename {}", own.display()))?;
             watch.progress.warn(&format!(
-                "{} holds what vmeter and its builds did not put there ({}): it is {} from now on, and builds begin anew in another",
+                "{} contains files that vmeter and its builds did not make ({}): vmeter moved it \
+                    to {}, and builds again in a new folder",
                 own.display(),
                 found.words(),
                 aside.display()

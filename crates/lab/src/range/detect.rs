@@ -110,7 +110,8 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
             )
         }
         Needs::Runs(runs) => format!(
-            "a step of {asked} % needs {runs} runs of each commit, and there are {have}: vmeter range --resume makes them"
+            "a step of {asked} % needs {runs} runs of each commit, and only {have} exist: make \
+                more with `vmeter range --resume`"
         ),
         Needs::OtherBuilds(floor) => format!(
             "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found with 80 % power; --builds N averages out what layout adds"

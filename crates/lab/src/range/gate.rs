@@ -21,7 +21,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
         if change.probability.is_some() && change.sizing.is_none() {
             let why = format!(
-                "{}: found, and no runs but those that found it say by how much: --resume makes them",
+                "{}: found, but its size needs new runs, which were not made: make them with \
+                    --resume",
                 name(*last)
             );
             gates.push(limit.unknowable(&why));
@@ -60,14 +61,17 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             Some(most) if most <= limit.percent => Gate {
                 ruling: GateResult::Passed,
                 text: format!(
-                    "no change was found, and one that came with the last commit is of at most {} %",
+                    "no change was found; a change by the last commit would be at most {} %",
                     limit.percent
                 ),
             },
             Some(most) => limit.unknowable(&format!(
-                "no change was found, but one of up to {most:.1} % is not excluded"
+                "no change was found, but a change of up to {most:.1} % is possible"
             )),
-            None => limit.unknowable("no change was found, and nothing says how large one may be"),
+            None => limit.unknowable(
+                "no change was found, and the runs give no upper bound for a \
+                change",
+            ),
         }),
     }
     gates

@@ -396,8 +396,8 @@ fn remarks(record: &RangeRecord, commits: &[MeasuredCommit]) -> Vec<String> {
     let mut remarks = Vec::new();
     if record.merged > 0 {
         remarks.push(format!(
-            "{} commits of merged branches are left out: the range follows first parents, and a \
-             merge stands for all that it brought",
+            "{} commits of merged branches are left out: vmeter follows first parents, and a \
+                merge commit includes the changes of its branch",
             record.merged
         ));
     }
@@ -434,7 +434,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             if spent { format!(" --max-boots {}", 2 * record.max_boots) } else { String::new() };
         let once = record.builds <= 1;
         if once {
-            hints.push("vmeter range … --bisect --builds 4  # averages out what builds differ by, which hides it".into());
+            hints.push(
+                "vmeter range … --bisect --builds 4  # averages out differences between \
+                builds"
+                    .into(),
+            );
         }
         if !once || spent || !not_found {
             hints.push(format!("vmeter range --resume {dir}{more}  # go on"));

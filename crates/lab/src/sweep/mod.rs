@@ -214,7 +214,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
     let few = |p: &&SweepPoint| p.total.is_some_and(|t| t.sd > 0.0 && t.n < ENOUGH_RUNS);
     if points.iter().any(|p| few(&p)) {
         warnings.push(format!(
-            "fewer than {ENOUGH_RUNS} runs a point: a slow spell of the host that meets all runs of one point looks like a jump"
+            "each point has fewer than {ENOUGH_RUNS} runs: if the host is slow during all runs of \
+                one point, this looks like a jump"
         ));
     }
     warnings

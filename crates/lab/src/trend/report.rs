@@ -25,8 +25,8 @@ impl TrendReport<'_> {
             return latest.join(" ");
         }
         if machines.is_empty() {
-            return "No machine has four saved sessions or more on one host: nothing can be said of \
-                    a trend."
+            return "A trend needs at least four saved sessions of a machine on one host; no \
+                machine has so many."
                 .into();
         }
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
@@ -176,7 +176,7 @@ impl Report for TrendReport<'_> {
         }
         if self.result.ends_not_known > 0 {
             let some = plural(self.result.ends_not_known as u64, "session");
-            let text = format!("{some} of whose guests nothing says how they ended: left out");
+            let text = format!("{some} left out, because how their guests ended is not known");
             notices.push(Notice::new(NoticeKind::Note, text));
         }
         if self.result.copies > 0 {

@@ -168,7 +168,10 @@ pub(crate) fn compare(
 pub(crate) fn difference(items: &[InventoryItem]) -> Option<String> {
     let found = items.iter().find(|item| item.sameness == Sameness::Differs)?;
     let (a, b) = (found.original.as_deref()?, found.tuned.as_deref()?);
-    Some(format!("it is another machine: {} {b}, where the original has {a}", found.what))
+    Some(format!(
+        "the changed machine is not equivalent: {} {b}, but the original has {a}",
+        found.what
+    ))
 }
 
 #[cfg(test)]
@@ -208,7 +211,7 @@ mod tests {
         assert!(with(2, "smp: Brought up 1 node, 1 CPU").contains("vCPUs 1, where"));
         assert!(with(1, "Memory: 1K/261000K available").contains("memory"));
         assert_eq!(with(1, "Memory: 1K/523000K available"), "");
-        assert!(with(4, "").contains("disks none, where the original has vda 20480"));
+        assert!(with(4, "").contains("disks none, but the original has vda 20480"));
         assert!(with(5, "").contains("network cards none"));
         assert!(with(3, "").contains("chipset 0 PCI functions"));
         let given = compare(&whole, &inventory(&[WHOLE[0], WHOLE[2]]), &[Keep::Chipset]);

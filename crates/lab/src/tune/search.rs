@@ -279,7 +279,10 @@ pub(crate) fn ended(state: &State<'_>) -> String {
         return "no gain is proven".into();
     }
     if says("not proven: ") {
-        return format!("what is left is not proven by {} blocks", LOOKS[LOOKS.len() - 1]);
+        return format!(
+            "{} blocks of runs did not prove any remaining gain",
+            LOOKS[LOOKS.len() - 1]
+        );
     }
-    format!("nothing is left that could be worth more than {worth}")
+    format!("no remaining candidate can save more than {worth}")
 }

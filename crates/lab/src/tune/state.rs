@@ -276,7 +276,7 @@ impl<'a> State<'a> {
             };
             match taken.iter().find(excludes) {
                 Some(other) => {
-                    let why = format!("{other} excludes it, and seems to save more");
+                    let why = format!("{other} excludes this candidate, and seems to save more");
                     self.decide(&id, Fate::Out(why));
                 }
                 None => taken.push(id),
@@ -318,8 +318,12 @@ impl<'a> State<'a> {
     /// Nothing is taken, since all together save nothing.
     pub fn close_gate(&mut self, failed: Option<String>) {
         let [least, most] = estimate_signed(&self.gate.saved()).ci95.map(compact_seconds);
-        let nothing =
-            || format!("all that were left together save {least} to {most}: {NOTHING_PROVEN}");
+        let nothing = || {
+            format!(
+                "all remaining candidates together save {least} to {most}: \
+                {NOTHING_PROVEN}"
+            )
+        };
         let why = failed.unwrap_or_else(nothing);
         for id in self.alive() {
             self.decide(&id, Fate::Out(why.clone()));

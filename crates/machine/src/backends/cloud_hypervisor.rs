@@ -102,7 +102,11 @@ impl Dialect for CloudHypervisor {
     fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let named = |option: &str| argv::long(argv, option).map(|(_, file)| PathBuf::from(file));
         let mut told = ParsedCommandLine {
-            accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
+            accel: (
+                "kvm".into(),
+                "the default of this VMM on Linux, unless it was built with \
+                another",
+            ),
             kernel: named("kernel"),
             initrd: named("initramfs"),
             firmware: named("firmware"),

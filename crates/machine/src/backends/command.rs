@@ -55,8 +55,9 @@ impl Backend for UserCommand {
         if let Some(dialect) = machine.dialect {
             take(&mut machine, dialect.read(&argv), &argv, request);
             if let Some(option) = dialect.restores(&argv) {
-                let why = "a guest that is restored does not boot: nothing is added to its kernel's \
-                           words, and its log and trace, which are of the boot before, are not read";
+                let why = "a restored guest does not boot: vmeter adds nothing to its kernel \
+                    command line, and ignores its log and trace, which are from the boot before \
+                    the snapshot";
                 machine.choose("snapshot", option, why);
             }
         }
@@ -144,7 +145,8 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
         .find_map(|dialect| Some((dialect, argv::position(argv, |word| dialect.is_named(word))?)));
     let named = named.and_then(|(dialect, at)| Some((dialect, argv.get(at)?)));
     let Some((dialect, program)) = named else {
-        let what = "no VMM that is known by its name: what it executes is watched";
+        let what = "vmeter does not know this program as a VMM, so it watches the programs that \
+            this program executes";
         machine.choose("vmm", shown, what);
         return None;
     };

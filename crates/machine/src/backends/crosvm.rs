@@ -93,7 +93,11 @@ impl Dialect for Crosvm {
         let restored = self.restores(argv).is_some();
         let on_stdout = argv::values(argv, "serial").iter().any(|v| v.contains("type=stdout"));
         ParsedCommandLine {
-            accel: ("kvm".into(), "what it uses on Linux where nothing else is built in"),
+            accel: (
+                "kvm".into(),
+                "the default of this VMM on Linux, unless it was built with \
+                another",
+            ),
             kernel: kernel(argv).filter(|_| !restored),
             initrd: option(argv, ("initrd", "i")).map(|(_, file)| PathBuf::from(file)),
             firmware: option(argv, ("bios", "")).map(|(_, file)| PathBuf::from(file)),

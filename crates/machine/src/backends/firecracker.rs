@@ -48,7 +48,11 @@ impl Backend for Firecracker {
         d.machine.choose("console", "ttyS0 on standard output", "Firecracker has no other");
         let (kernel, initrd) = d.kernel(KernelKind::Vmlinux)?;
         let mut board = vec![
-            ("reboot=k", "without ACPI a machine ends by the keyboard controller's reset"),
+            (
+                "reboot=k",
+                "without ACPI, the guest ends its machine by a reset of the keyboard \
+                controller",
+            ),
             ("pci=off", "there is none to look for"),
         ];
         if request.own_init() {

@@ -56,8 +56,7 @@ impl Held {
         })?;
         let pid = Pid::from_child(&child);
         let held = Held { child: Some(child), pid, owner };
-        let late =
-            |e: Error| Error::new(e.kind(), format!("{program} did not come to its exec: {e}"));
+        let late = |e: Error| Error::new(e.kind(), format!("{program} was not executed: {e}"));
         held.wait_for_exec().map_err(late)?;
         Ok(held)
     }

@@ -53,7 +53,8 @@ const HASTE: Duration = Duration::from_millis(300);
 
 /// How long nobody may have said so: whoever is to may not get a CPU.
 const MISSED_NS: Ns = 10_000_000_000;
-const END_MISSED: &str = "its end was not heard of in time, so when it ended is not known";
+const END_MISSED: &str = "the kernel reported the VMM's end too late, so the time of its end is \
+    not known";
 
 /// How far the end of a run has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -149,7 +149,7 @@ impl Live for Recording {
     }
 
     fn finish(self: Box<Self>, _: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let clock = "none: a look at the end of the run";
+        let clock = "no clock: vmeter read the values at the end of the run";
         Ok(self
             .looked
             .then(|| recorder::record::<VmmMemory>(&FILES, clock, 0, &NoParameters::default())))

@@ -43,7 +43,8 @@ pub enum LockError {
     },
     /// A vmeter on another host was, and nobody can tell whether it still is.
     #[error(
-        "{by} was at work in {} and did not say that it has ended, and locks of this file system may hold on one host only: if it has ended, remove {}",
+        "{by} worked in {} and left no record that it ended, and this file system may not lock \
+            across hosts: if it has ended, remove {}",
         dir.display(), dir.join(NAME).display()
     )]
     Elsewhere {

@@ -178,7 +178,8 @@ fn check_free(dir: &Path) -> Result<()> {
     let begun = fs::read_dir(dir.join(RUNS)).into_iter().flatten().flatten();
     if begun.into_iter().any(|run| run.path().join(names::RUN).exists()) {
         return Err(usage(format!(
-            "{shown} holds runs that a vmeter did not get to make a session of: remove them with vmeter runs rm {shown}, or choose another folder with --save DIR"
+            "{shown} contains runs of an incomplete session: remove them with vmeter runs rm \
+                {shown}, or choose another folder with --save DIR"
         )));
     }
     Ok(())

@@ -87,7 +87,10 @@ impl Order {
     fn problem(&self) -> Option<String> {
         (self.back > 0).then(|| {
             let back = self.back;
-            format!("time goes back {back} times: durations across these places mean nothing")
+            format!(
+                "time stamps go backwards {back} times: durations across these places are \
+                wrong"
+            )
         })
     }
 }

@@ -39,7 +39,8 @@ pub struct TraceStatReport<'a> {
 
 /// What the columns of the threads are.
 const THREADS: &str =
-    "share of the trace's duration; not recorded: no event shows what the thread did";
+    "share of the trace's duration; \"not recorded\": time in which no event shows what the \
+        thread did";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
@@ -108,12 +109,17 @@ fn columns(report: &TraceReport) -> Option<String> {
     let any = |has: fn(&Row) -> bool| report.tables().iter().any(|(_, rows)| rows.iter().any(has));
     let mut notes = Vec::new();
     if any(|row| row.cut > 0) {
-        notes.push("cut = counted but not timed, as events were lost".to_owned());
+        notes.push(
+            "cut = durations without a begin or an end because events were lost; counted, \
+            not timed"
+                .to_owned(),
+        );
     }
     if any(|row| row.share.is_some()) {
         let of = match report.vcpu_time_s {
             Some(s) => format!(
-                "share = of the vCPUs' recorded time ({}); of system calls, interrupts and work: of the trace's duration",
+                "share = part of the vCPUs' recorded time ({}); for system calls, interrupts and \
+                    work: part of the trace's duration",
                 compact_seconds(s)
             ),
             None => "share = of the trace's duration".to_owned(),
@@ -121,7 +127,7 @@ fn columns(report: &TraceReport) -> Option<String> {
         notes.push(of);
     }
     if any(|row| row.ratio_to_peers.is_some()) {
-        notes.push("vs peers = mean ÷ median of the other rows' means".to_owned());
+        notes.push("vs peers = this row's mean ÷ the median of the other rows' means".to_owned());
     }
     (!notes.is_empty()).then(|| format!("Columns: {}.", notes.join("; ")))
 }
@@ -131,9 +137,15 @@ fn lossy(report: &TraceReport, note: &str) -> String {
     let (lost, gaps) = (report.lost_events, report.losses.uncounted_gaps);
     match (lost, gaps) {
         (0, 0) => note.to_owned(),
-        (0, gaps) => format!("{note}; lower bounds, as events were lost in {gaps} gaps"),
+        (0, gaps) => format!(
+            "{note}; counts are lower bounds, because events were lost in {gaps} \
+            gaps"
+        ),
         (lost, _) => {
-            format!("{note}; lower bounds, as {} events were lost", grouped(&lost.to_string()))
+            format!(
+                "{note}; counts are lower bounds, because {} events were lost",
+                grouped(&lost.to_string())
+            )
         }
     }
 }

@@ -23,8 +23,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     document.answer = match found.first() {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
-            "{} {a} and {b}, differ in {} of {} rows, {slower} of them in how long they take. The \
-             largest difference of time: {} {}.",
+            "{} {a} and {b}, differ in {} of {} rows; the durations differ in {slower} of them. \
+                The largest difference of time: {} {}.",
             if versus.is_of_two() { "Two recordings," } else { "Two machines, by recordings" },
             found.len(),
             versus.rows.len(),
@@ -41,16 +41,17 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         Per::Trace => "a trace",
     };
     let tests = format!(
-        "{} tests, adjusted by Benjamini and Hochberg; shown is what is below {ALPHA}.",
+        "The p-values of {} tests are adjusted by Benjamini and Hochberg; the table shows rows \
+            with p below {ALPHA}.",
         versus.tests
     );
     document.push(Block::Paragraph(if versus.is_of_two() {
         format!(
             "Counts ({per}): conditional test of two Poisson rates; times: rank-sum test; each \
              also by Welch's test on slices of the traces' time, because events come in bursts, \
-             and the larger p-value counts. {tests} Two recordings of one machine differ as \
-             well: whether the machines do is told by two or more of each, FILE FILE --vs OTHER \
-             --vs OTHER."
+             and the larger p-value counts. {tests} Two recordings of the same machine also \
+             differ. To compare machines, give two or more recordings of each: FILE FILE --vs \
+             OTHER --vs OTHER."
         )
     } else {
         format!(

@@ -213,7 +213,7 @@ fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
         })
         .collect();
     let text = format!(
-        "{}: slow or fast beyond the others, and kept in all figures: {}; a quiet host or --pin helps",
+        "{}: outliers, included in all figures: {}; a quiet host or --pin reduces outliers",
         machine.label,
         named.join(", ")
     );

@@ -151,8 +151,11 @@ fn undecided(overhead: &Overhead) -> String {
     let limit = 1.0 + bound / 100.0;
     let more = runs_wanted(limit, ratio.mean, ratio.ci95, overhead.pairs);
     let more = match more {
-        Some(n) => format!("about {n} pairs would tell, if the ratio is as it looks"),
-        None => "it lies too near the bound for any number of pairs".into(),
+        Some(n) => format!(
+            "about {n} pairs of runs would decide, if the true ratio is the \
+            observed one"
+        ),
+        None => "the ratio is too close to the bound to decide with any number of pairs".into(),
     };
     let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
     format!("; not decided whether that is at most {bound:.0} %: {more}{tail}")
@@ -178,7 +181,7 @@ fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
                 None => String::new(),
             };
             let cost = format!(
-                "{name}; it adds {} of wall time{verdict}, {} of CPU time ({} pairs, {day})",
+                "{name}; watching adds {} of wall time{verdict}, {} of CPU time ({} pairs, {day})",
                 added_percent(&overhead.ratio),
                 added_percent(&overhead.cpu_ratio),
                 overhead.pairs,
@@ -217,6 +220,6 @@ mod tests {
             "{said}"
         );
         let said = undecided(&overhead(ratio(1.03, [0.9, 1.2])));
-        assert!(said.contains("too near the bound for any number of pairs"), "{said}");
+        assert!(said.contains("too close to the bound to decide"), "{said}");
     }
 }

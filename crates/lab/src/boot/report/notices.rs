@@ -83,7 +83,7 @@ impl BootReport<'_> {
             .collect();
         (!named.is_empty()).then(|| {
             format!(
-                "slow or fast beyond the others, and kept in all figures: {}; a quiet host or --pin helps",
+                "outliers, included in all figures: {}; a quiet host or --pin reduces outliers",
                 named.join(", ")
             )
         })

@@ -56,16 +56,15 @@ pub(crate) fn answer(result: &DiffResult) -> String {
             short_of(total.p_value)
         ),
         DiffVerdict::NotKnown => format!(
-            "One run a side cannot tell whether {change} ({percent}) between {names} is more than noise."
+            "With one run of each machine, vmeter cannot tell whether the difference of {change} \
+                ({percent}) between {names} is more than noise."
         ),
-        DiffVerdict::EndsNotKnown => {
-            return format!(
-                "How the guests of {names} ended is not known, so which boots sooner can't be said: \
+        DiffVerdict::EndsNotKnown => return format!(
+            "How the guests of {names} ended is not known, so which boots sooner can't be said: \
                  their VMMs' exits lie {change} ({percent}{}) apart. Leave out --no-inject, watch \
                  with --watch light, or measure to a line: --until 'line:REGEX'.",
-                spelled_p(total.p_value)
-            )
-        }
+            spelled_p(total.p_value)
+        ),
         DiffVerdict::NoDifference => format!(
             "No difference found between {names}: {change} ({percent}{}).",
             short_of(total.p_value)
@@ -85,7 +84,10 @@ pub(crate) fn explained(result: &DiffResult) -> Option<String> {
 /// The total's p where no difference was found. Its level is below that of the interval beside it.
 fn short_of(p: Option<f64>) -> String {
     let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {
-        true => format!("; {ALPHA_TOTAL} is asked of it, as its parts are tested as well"),
+        true => format!(
+            "; the whole boot is significant below {ALPHA_TOTAL}, because its parts \
+            are tested too"
+        ),
         false => String::new(),
     };
     spelled_p(p) + &asked
@@ -299,11 +301,13 @@ pub(crate) fn blocks(result: &DiffResult, detail: Detail, document: &mut Documen
 /// How to read the tables.
 pub(crate) fn method(result: &DiffResult) -> String {
     if result.exact {
-        return "Both sides are in virtual time, without noise: every difference is one.".into();
+        return "Both machines ran in virtual time, which has no noise: every difference comes \
+            from the machines."
+            .into();
     }
     format!(
-        "Each p counts that {} things were compared: where nothing differs, 5 % of diffs find \
-         anything. The tests are in docs/STATISTICS.md.",
+        "Each p is adjusted for {} comparisons: of all diffs between equal machines, at most 5 % \
+            report a difference. docs/STATISTICS.md describes the tests.",
         result.tests
     )
 }

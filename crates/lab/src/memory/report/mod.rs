@@ -55,7 +55,7 @@ impl<'a> MemoryReport<'a> {
                 machine.label,
                 self.when(moment.stage),
                 guest.unwrap_or_default(),
-                vmm.unwrap_or_else(|| "what the VMM has could not be read".into())
+                vmm.unwrap_or_else(|| "vmeter could not read the VMM's memory use".into())
             )
         });
         sentences.collect::<Vec<_>>().join(" ")

@@ -80,7 +80,8 @@ impl<'a> RangeReport<'a> {
                 all.join(" ") + &self.the_rest() + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {}: {sure} sure. One of just that size is missed more often.{}{}",
+                "No change of {} or more between {} and {} ({sure} sure). A change of exactly \
+                    that size is missed more often.{}{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
@@ -88,7 +89,7 @@ impl<'a> RangeReport<'a> {
                 self.between_the_ends()
             ),
             RangeVerdict::NoChange => format!(
-                "No commit of the {} changed the time, as far as these runs tell.{}",
+                "These runs show no change of the time by any of the {} commits.{}",
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
@@ -102,7 +103,8 @@ impl<'a> RangeReport<'a> {
             }
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided. That nothing changed by {:.1} % or more is {sure} likely; only a change beyond {} is excluded.",
+                    "Undecided. With a probability of {sure}, nothing changed by {:.1} % or more; \
+                        only a change beyond {} is excluded.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
@@ -175,14 +177,14 @@ impl<'a> RangeReport<'a> {
             }
             let Some(runs) = change.sizing else {
                 return format!(
-                    " Between {} and {last} the time moves, and these runs do not tell which way ({by}): more \
-                     runs of each tell it (--resume with --runs N).",
+                    " Between {} and {last} the time changes, but these runs do not show in which \
+                        direction ({by}): make more runs of each commit (--resume with --runs N).",
                     self.named(change.before)
                 );
             };
             format!(
-                " Seen once, not again: the first boots had a change with {last}, and {runs} new boots on both \
-                 sides of it do not show it ({by})."
+                " Not confirmed: the first boots showed a change at {last}, but {runs} new boots \
+                    on both sides of it do not show the change ({by})."
             )
         };
         self.result.seen_once.iter().map(one).collect()
@@ -223,7 +225,8 @@ impl<'a> RangeReport<'a> {
         let is_searched = change.probability.is_some() && change.sizing.is_none();
         let told = match is_searched {
             true => {
-                " The runs that found it make it look larger than it is: new ones tell its size."
+                " The runs that found the change overestimate its size: only new runs measure the \
+                    size correctly."
             }
             false => "",
         };
@@ -299,7 +302,7 @@ impl<'a> RangeReport<'a> {
         let (a, b) = (&explained.a, &explained.b);
         let what = diff::explained(explained);
         format!(
-            "By {} runs of {} and {} of {}; the verdict is the one above. {}",
+            "From {} runs of {} and {} of {}; the verdict is in the first sentence. {}",
             a.runs.len(),
             a.name,
             b.runs.len(),

@@ -253,7 +253,7 @@ fn check_cpus(cpus: u32) -> Parse<()> {
     if cpus <= MAX_CPUS {
         return Ok(());
     }
-    Err(format!("it says that it has {cpus} CPUs, and Linux has at most {MAX_CPUS}"))
+    Err(format!("the file claims {cpus} CPUs, but Linux supports at most {MAX_CPUS}"))
 }
 
 fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<()> {
@@ -263,7 +263,12 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         "none" => Packing::None,
         "zstd" => Packing::Zstd,
         "zlib" => Packing::Zlib,
-        other => return Err(format!("it is packed with {other:?}; vmeter unpacks zstd and zlib")),
+        other => {
+            return Err(format!(
+                "the file is compressed with {other:?}; vmeter supports only \
+            zstd and zlib"
+            ))
+        }
     };
     let mut next = s.u64()?;
     let after_head = s.position();
