@@ -204,7 +204,7 @@ const SCREENS: &[Screen] = &[
             ("strategy", "Ways of reading the dirty bitmap, or all"),
             ("buffer", "Memory that the guest writes, MiB"),
             ("vms", "Also measure N VMs at once, e.g. 1,8,32"),
-            (\"runs\", \"Passes of each tracker\"),
+            ("runs", "Passes of each tracker"),
         ],
         &["vmeter dirty --workload gui", "vmeter dirty --vms 1,8"],
     ),
@@ -305,8 +305,14 @@ const SCREENS: &[Screen] = &[
     screen("appliance build", &[], &["vmeter appliance build --out initrd.img"]),
     screen(
         "doctor",
-        &[("aa", "Boot one machine against itself"), ("clean", "Remove leftovers of killed \
-            vmeters")],
+        &[
+            ("aa", "Boot one machine against itself"),
+            (
+                "clean",
+                "Remove leftovers of killed \
+            vmeters",
+            ),
+        ],
         &["vmeter doctor", "vmeter doctor --aa"],
     ),
 ];

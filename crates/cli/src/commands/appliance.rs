@@ -48,8 +48,10 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
     let from = || {
         let modules = found.map(|kernel| kernel.modules());
         modules.ok_or_else(|| match &kernel {
-            Some(version) => usage(format!("kernel {version} is not in the cache; `vmeter kernel \
-                list` shows the cached kernels")),
+            Some(version) => usage(format!(
+                "kernel {version} is not in the cache; `vmeter kernel \
+                list` shows the cached kernels"
+            )),
             None => host("--modules needs a cached kernel: fetch one with `vmeter kernel fetch`"),
         })
     };

@@ -74,8 +74,10 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         return next(arguments, out);
     }
     if arguments.overhead && matches!(arguments.watch, Some(WatchLevel::None)) {
-        return Err(usage("--overhead measures the cost of --watch light or --watch full, so \
-            --watch none is not allowed"));
+        return Err(usage(
+            "--overhead measures the cost of --watch light or --watch full, so \
+            --watch none is not allowed",
+        ));
     }
     let options = BootOptions {
         spec: arguments.machine.spec(arguments.command),
@@ -92,8 +94,10 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let limit = begun.limit(arguments.gate);
     let baseline = arguments.baseline.or_else(|| begun.baseline());
     if limit.is_some() && baseline.is_none() {
-        return Err(usage("--fail-if-slower needs a baseline: add --baseline DIR, where DIR is a \
-            saved session"));
+        return Err(usage(
+            "--fail-if-slower needs a baseline: add --baseline DIR, where DIR is a \
+            saved session",
+        ));
     }
     if limit.is_some() && options.spec.accel != Some(AskedAccel::Only(Accel::Icount)) {
         regression::check_runs(options.runs.runs)?;

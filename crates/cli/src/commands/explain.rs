@@ -104,8 +104,11 @@ fn record(arguments: &Explain, out: &Output) -> anyhow::Result<Live> {
         let path = vmeter_render::text::neutralise(&path);
         eprintln!("{} events, {} lost, kept in {path}", live.recording.events, live.recording.lost);
         if live.recording.limited {
-            eprintln!("warning: the recording stopped at its size limit of {} MiB; raise the \
-                limit with --limit MIB", arguments.limit);
+            eprintln!(
+                "warning: the recording stopped at its size limit of {} MiB; raise the \
+                limit with --limit MIB",
+                arguments.limit
+            );
         }
         let recording = &live.recording;
         if recording.status.is_some_and(|status| status != 0) || recording.killed_by.is_some() {

@@ -151,7 +151,9 @@ fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
                 }
                 None => {
                     bar.set_length(*done as u64);
-                    bar.set_message("objects compiled; the total number is not known yet".to_owned());
+                    bar.set_message(
+                        "objects compiled; the total number is not known yet".to_owned(),
+                    );
                 }
             }
         }

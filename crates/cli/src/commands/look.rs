@@ -41,8 +41,10 @@ pub struct Look {
 pub fn run(arguments: Look, out: &Output) -> Result<Status> {
     output::check(out)?;
     if arguments.follow && output::stdout_is_taken(out) {
-        return Err(usage("--follow prints to standard output, so an export cannot go there: \
-            export to a file"));
+        return Err(usage(
+            "--follow prints to standard output, so an export cannot go there: \
+            export to a file",
+        ));
     }
     let until = arguments.until.as_deref().map(until_of).transpose()?;
     let vmm = vmm_of(&arguments.target)?;

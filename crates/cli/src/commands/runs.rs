@@ -211,8 +211,10 @@ fn remove_each(
             Ok(done) if done.left.is_empty() => removed.push(session),
             Ok(done) => {
                 let (left, path) = (done.left.join(", "), session.path.display());
-                result.warnings.push(format!("{path} was not removed: vmeter did not make {left} \
-                    in it"));
+                result.warnings.push(format!(
+                    "{path} was not removed: vmeter did not make {left} \
+                    in it"
+                ));
                 removed.push(session);
             }
             Err(error @ (IndexError::Busy(_) | IndexError::Link(..) | IndexError::Doubt(..)))
@@ -238,8 +240,10 @@ fn on_disk(dir: &Path) -> (usize, u64) {
 
 fn export(arguments: &Export, out: &Output) -> anyhow::Result<()> {
     if !out.exports.any_of(FOR_TOOLS) {
-        return Err(usage("runs export needs an output: add --export-csv FILE or --export-json \
-            FILE"));
+        return Err(usage(
+            "runs export needs an output: add --export-csv FILE or --export-json \
+            FILE",
+        ));
     }
     let filter = filter(&arguments.which)?;
     let index = Index::open(&state_dir()?).map_err(failed)?;

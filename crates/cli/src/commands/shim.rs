@@ -114,7 +114,10 @@ fn say_installed(shim: &Installed) -> Result<Status> {
             shell::path(folder)
         ),
         false => {
-            format!("install the shim with --as FOLDER/{}, in a folder without other programs", name(&config.real))
+            format!(
+                "install the shim with --as FOLDER/{}, in a folder without other programs",
+                name(&config.real)
+            )
         }
     };
     output::line(&format!("  by $PATH    {by_path}"))?;

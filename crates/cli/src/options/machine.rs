@@ -112,8 +112,11 @@ impl Machine {
 
 fn vmm_help() -> String {
     let names: Vec<&str> = vmeter_machine::backend::options().collect();
-    format!("Virtual machine monitor: {}, or the path of one of these or of a program that takes \
-        QEMU's options (default: qemu)", names.join(", "))
+    format!(
+        "Virtual machine monitor: {}, or the path of one of these or of a program that takes \
+        QEMU's options (default: qemu)",
+        names.join(", ")
+    )
 }
 
 /// A path that a session can keep: saved machines are JSON.

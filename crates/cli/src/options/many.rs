@@ -47,8 +47,10 @@ impl Many {
     /// Class usage: no number of shards.
     pub fn cluster(self) -> anyhow::Result<SlurmOptions> {
         let shards = self.shards.ok_or_else(|| {
-            usage("--on slurm needs the number of tasks: add --shards N, where N is at most the \
-                number of nodes")
+            usage(
+                "--on slurm needs the number of tasks: add --shards N, where N is at most the \
+                number of nodes",
+            )
         })?;
         let Many { partition, sbatch, mixed_hosts, .. } = self;
         Ok(SlurmOptions { shards, partition, sbatch, mixed_hosts })

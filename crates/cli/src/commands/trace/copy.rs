@@ -192,8 +192,10 @@ fn warn(path: &Path, reader: &dyn EventReader, out: &Output) {
     let lost = losses.lost_events.saturating_add(losses.overwritten);
     if lost > 0 || losses.uncounted_gaps > 0 {
         let gaps = losses.uncounted_gaps;
-        eprintln!("warning: {file}: {lost} events were lost, and an unknown number in {gaps} \
-            further gaps");
+        eprintln!(
+            "warning: {file}: {lost} events were lost, and an unknown number in {gaps} \
+            further gaps"
+        );
     }
     if losses.unreadable > 0 {
         eprintln!("warning: {file}: vmeter could not parse {} lines or records", losses.unreadable);

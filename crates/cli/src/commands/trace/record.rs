@@ -135,8 +135,11 @@ pub fn run(arguments: Record, out: &Output) -> anyhow::Result<Status> {
     ))?;
     if !out.quiet {
         if recording.limited {
-            eprintln!("warning: the recording stopped at its size limit of {} MiB; raise the \
-                limit with --limit MIB", arguments.limit);
+            eprintln!(
+                "warning: the recording stopped at its size limit of {} MiB; raise the \
+                limit with --limit MIB",
+                arguments.limit
+            );
         }
         if recording.lost > 0 {
             eprintln!(

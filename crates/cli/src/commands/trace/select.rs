@@ -68,8 +68,10 @@ impl Selection {
             let Some(text) = text else { return Ok(None) };
             let found = stamp(text, tick);
             found.map(Some).ok_or_else(|| {
-                usage(format!("{name} {text}: expected a time in the trace, or +SECONDS after its \
-                    first event, e.g. +1.5"))
+                usage(format!(
+                    "{name} {text}: expected a time in the trace, or +SECONDS after its \
+                    first event, e.g. +1.5"
+                ))
             })
         };
         Ok([parse("--from", &self.from)?, parse("--to", &self.to)?])

@@ -59,12 +59,14 @@ pub(crate) fn answer(result: &DiffResult) -> String {
             "With one run of each machine, vmeter cannot tell whether the difference of {change} \
                 ({percent}) between {names} is more than noise."
         ),
-        DiffVerdict::EndsNotKnown => return format!(
+        DiffVerdict::EndsNotKnown => {
+            return format!(
             "How the guests of {names} ended is not known, so which boots sooner can't be said: \
                  their VMMs' exits lie {change} ({percent}{}) apart. Leave out --no-inject, watch \
                  with --watch light, or measure to a line: --until 'line:REGEX'.",
             spelled_p(total.p_value)
-        ),
+        )
+        }
         DiffVerdict::NoDifference => format!(
             "No difference found between {names}: {change} ({percent}{}).",
             short_of(total.p_value)
