@@ -25,7 +25,7 @@ fn launcher(lab: &Lab, name: &str, kernel: &std::path::Path, panics: &str) -> st
 
 /// True where this user may not read the VMM, which is said.
 fn is_refused(ran: &Ran) -> bool {
-    let is = ran.stderr.contains("is not to be read by this user");
+    let is = ran.stderr.contains("this user may not read the memory");
     if is {
         eprintln!("skipped: {}", ran.stderr);
     }

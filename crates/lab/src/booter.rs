@@ -80,7 +80,7 @@ impl Booter for Recorder {
             return Ok(again);
         }
         know(key, Tried::Refused);
-        let said = format!("{AS_GIVEN}: with what vmeter adds, the VMM failed: {why}");
+        let said = format!("{AS_GIVEN}: the VMM failed with vmeter's additions: {why}");
         Ok(again.with_note(Some(said)))
     }
 }

@@ -261,8 +261,11 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
             Some(line) => restarted(line),
             None if clues.triple_faults > 0 => crashed(),
             None if run.kvm && !clues.kvm_traced => {
-                let said = format!("QMP: {reason}; a triple fault reads the same under KVM");
-                End::new(Cause::Reset, format!("{said}, of which only a trace of KVM tells more"))
+                let said = format!(
+                    "QMP: {reason}; under KVM, QEMU reports a triple fault in the \
+                    same way"
+                );
+                End::new(Cause::Reset, format!("{said}; only a trace of KVM can show the cause"))
             }
             None => End::new(Cause::Reset, format!("QMP: {reason}")),
         },
@@ -483,7 +486,10 @@ mod tests {
         let said = |kvm, clues: &EndEvidence| judged(kvm, clues).end;
         let untraced = said(true, &reset);
         assert_eq!(untraced.cause, Cause::Reset);
-        assert!(untraced.evidence.contains("triple fault reads the same"), "{untraced:?}");
+        assert!(
+            untraced.evidence.contains("reports a triple fault in the same way"),
+            "{untraced:?}"
+        );
         let traced = EndEvidence { kvm_traced: true, ..reset.clone() };
         assert_eq!(said(true, &traced), End::new(Cause::Reset, "QMP: guest-reset"));
         assert_eq!(said(false, &reset), End::new(Cause::Reset, "QMP: guest-reset"));

@@ -254,7 +254,10 @@ fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> 
         merged.all.iter().filter(|c| c.end.is_none()).map(|c| c.function.as_str()).collect();
     if let Some(first) = lost.first() {
         let count = lost.len();
-        merged.warnings.push(format!("no source saw the end of {count} initcalls, {first} first"));
+        merged.warnings.push(format!(
+            "no source saw the end of {count} initcalls, of which \
+            {first} is the first"
+        ));
     }
     merged.all.iter_mut().for_each(Call::settle);
     merged.all.retain(|call| call.start.at <= total);

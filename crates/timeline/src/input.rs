@@ -64,7 +64,10 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     }
     input.seen.sort_by_key(|s| s.at);
     input.warnings.extend((before > 0).then(|| {
-        format!("{before} events are stamped before the exec of the VMM and were left out; a clock is misaligned")
+        format!(
+            "{before} events have times before the exec of the VMM and were left out; a clock \
+            is misaligned"
+        )
     }));
     // A run that ends at its ready point is followed by events of the same boot.
     let is = |moment: Moment| run.moment(&moment).is_some();
@@ -75,7 +78,10 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         || run.looked_at().is_some()
         || events.iter().any(|e| matches!(e.what, EventKind::Ready | EventKind::VmmKilled));
     input.warnings.extend((after > 0 && !ended_early).then(|| {
-        format!("{after} events are stamped after the end of the run and were left out; a clock is misaligned")
+        format!(
+            "{after} events have times after the end of the run and were left out; a clock is \
+            misaligned"
+        )
     }));
     input
 }

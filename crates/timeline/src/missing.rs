@@ -61,15 +61,15 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
             "kept nothing that tells of the boot".to_owned()
         };
         format!(
-            "the guest's trace {kept}: {count} records before that were overwritten, and nothing \
-             is concluded from them; {} on its kernel's command line keeps all",
+            "the guest's trace {kept}: {count} earlier records were overwritten; add {} to its \
+                kernel's command line to keep all records",
             trace_size(facts)
         )
     });
     let log = (facts.log_lost > 0).then(|| {
         format!(
-            "the guest's log kept its last records: {} before them were overwritten; \
-             {} on its kernel's command line keeps all",
+            "the guest's log has only its last records: {} earlier records were overwritten; add \
+                {} to its kernel's command line to keep all records",
             facts.log_lost,
             log_size(facts)
         )
@@ -134,21 +134,28 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
 
 /// Why nothing is known of a kernel that was seen to begin.
 const KERNEL_UNSEEN: &str =
-    "the kernel was seen, but not what it did there (no initcall events, and no line of its log says): trace_event=initcall:* on its kernel's command line has them traced, and --kernel FILE beside a VMM's own command line says which kernel it is. A kernel without CONFIG_FTRACE logs them with quiet initcall_debug log_buf_len=512K";
+    "vmeter saw the kernel, but not what it did (no initcall events, and no line of its log). Add \
+        trace_event=initcall:* to the kernel's command line to trace its initcalls, and name the \
+        kernel with --kernel FILE if you give a VMM's own command line. A kernel without CONFIG_FTRACE logs them with quiet initcall_debug log_buf_len=512K";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
-    "the kernel was seen, but not when it did what its log tells: --watch full stamps its initcalls by their addresses (TCG), and a console that is not quiet shows when its lines were said";
+    "vmeter saw the kernel, but not the times of the events in its log. With TCG, --watch full \
+        records the times of its initcalls; a console that is not quiet shows the times of its \
+        lines";
 /// The same where it was told to trace.
 const UNTRACED: &str =
-    "the kernel was seen, but not what it did there: it was given trace_event=initcall:*, and its RAM has no such record, as of a kernel without CONFIG_FTRACE, or without CONFIG_KALLSYMS_ALL, by which vmeter finds the trace; a kernel that has both, or one that is not quiet, tells more";
+    "vmeter saw the kernel, but not what it did. Its command line had trace_event=initcall:*, but \
+        its RAM contains no such record; the kernel may lack CONFIG_FTRACE, or \
+        CONFIG_KALLSYMS_ALL, which vmeter needs to find the trace. Use a kernel with both, or a \
+        console that is not quiet";
 /// The same where its records were overwritten.
 fn overwritten(facts: &RunIndex<'_>) -> String {
     let trace = facts.lost.map(|_| trace_size(facts));
     let log = (facts.log_lost > 0).then(|| log_size(facts));
     let words: Vec<String> = trace.into_iter().chain(log).collect();
     format!(
-        "the kernel was seen, but its records of what it did there were overwritten by later ones: \
-         {} on its command line keeps them",
+        "vmeter saw the kernel, but later records overwrote the records of its start: add {} to \
+            its command line to keep them",
         words.join(" ")
     )
 }
@@ -196,15 +203,17 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         None if next.is_none() => "no source saw anything there",
         None | Some(Anchor::Wrapper) => "vmeter did not see the VMM's start (no ptrace)",
         Some(Anchor::ExecDone | Anchor::Main | Anchor::Waits) => {
-            "when its vCPU began to run was not seen (no VMM trace, plugin or firmware log)"
+            "vmeter did not see when the vCPU began to run (no VMM trace, plugin or firmware log)"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress)
             if next.is_none_or(|next| next > Anchor::Panic) && !is_linux(facts) =>
         {
-            "what was booted showed no sign of Linux (no kernel log or trace), so nothing tells its parts"
+            "the guest showed no sign of Linux (no kernel log or trace), so vmeter cannot divide \
+                its boot into parts"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
-            "where firmware, decompression and kernel met was not seen (no plugin, fw_cfg trace or kernel log)"
+            "vmeter did not see when decompression and the kernel began (no plugin, fw_cfg trace \
+                or kernel log)"
         }
         Some(Anchor::Hypervisor) => "vmeter did not see when the hypervisor started its kernel",
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,

@@ -28,7 +28,7 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
         };
         let at = ends.insert(span.parent, span.end).unwrap_or(from);
         if span.start != at || span.end > to {
-            return Err(format!("{text}: expected to begin at {at} and to end by {to}"));
+            return Err(format!("{text}: expected the span to begin at {at} and to end by {to}"));
         }
         if by_id.insert(span.id, span).is_some() {
             return Err(format!("{text}: id is not unique"));
@@ -59,7 +59,7 @@ fn sums(timeline: &Timeline) -> Result<(), String> {
     }
     let names: HashSet<&str> = timeline.phases.iter().map(|(name, _)| name.as_str()).collect();
     if names.len() != timeline.phases.len() || !names.contains(UNATTRIBUTED) {
-        return Err("a phase is there twice, or `unattributed` is not".to_owned());
+        return Err("a phase occurs twice, or the phase `unattributed` is missing".to_owned());
     }
     if timeline.phases.iter().any(|(_, ns)| *ns < 0) {
         return Err("a phase has a negative length".to_owned());

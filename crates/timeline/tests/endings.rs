@@ -207,7 +207,7 @@ fn a_kernel_whose_work_nobody_saw_comes_with_what_would_show_it() {
     };
     boot.events.retain(|e| e.at <= from || ends(&e.what));
     let timeline = boot.timeline();
-    let said = timeline.warnings.iter().find(|w| w.contains("the kernel was seen")).unwrap();
+    let said = timeline.warnings.iter().find(|w| w.contains("vmeter saw the kernel")).unwrap();
     assert!(said.contains("trace_event=initcall:*") && said.contains("--kernel FILE"), "{said}");
 }
 

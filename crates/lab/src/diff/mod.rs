@@ -109,7 +109,11 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
         if side.failed > 0 {
             warnings.push(format!("{}: {} failed runs are left out", side.name, side.failed));
         } else if side.runs.iter().any(|f| !f.is_done()) {
-            warnings.push(format!("{}: no run reached its end; these are compared", side.name));
+            warnings.push(format!(
+                "{}: no run reached its end, so vmeter compares runs that \
+                failed",
+                side.name
+            ));
         }
     }
     if a.is_exact() != b.is_exact() {

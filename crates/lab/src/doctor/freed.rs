@@ -21,8 +21,9 @@ pub(super) fn freed() -> Check {
     check(
         Name::Freed,
         Status::Poor,
-        "this host gives it back to its hypervisor within 2 s (free page reporting)",
-        "every other boot may be slower, by page faults on the memory that came back: use more --runs; boot --overhead cancels this (ABBA order)",
+        "this host returns freed memory to its hypervisor within 2 s (free page reporting)",
+        "every second boot may be slower, because of page faults on returned memory: use more \
+            --runs; boot --overhead cancels this effect (ABBA order)",
     )
 }
 

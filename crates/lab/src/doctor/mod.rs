@@ -71,10 +71,14 @@ fn saving(answer: &capabilities::Answer) -> String {
     let asking = ms(answer.asking_took);
     match answer.origin {
         capabilities::Origin::Asked => {
-            format!("asked for its features in {asking:.0} ms; later launches read the answer from the cache")
+            format!(
+                "vmeter queried the VMM's features in {asking:.0} ms; later launches read \
+                them from the cache"
+            )
         }
         _ => format!(
-            "features read from the cache in {:.2} ms instead of asking for them in {asking:.0} ms",
+            "vmeter read the VMM's features from the cache in {:.2} ms; a query takes {asking:.0} \
+                ms",
             ms(answer.took)
         ),
     }
@@ -231,7 +235,7 @@ fn steal() -> Check {
         Name::Steal,
         Status::Poor,
         found,
-        "another guest takes the CPU: use more --runs, compare CPU time",
+        "other guests take CPU time from this host: use more --runs, or compare CPU time",
     )
 }
 
@@ -245,7 +249,13 @@ fn noise() -> Check {
     if spread < 10.0 {
         return check(Name::Noise, Status::Good, found, "");
     }
-    check(Name::Noise, Status::Poor, found, "stop what else runs, --pin CPUS, use more --runs")
+    check(
+        Name::Noise,
+        Status::Poor,
+        found,
+        "stop other programs, use --pin CPUS, or use more \
+        --runs",
+    )
 }
 
 fn spin() -> f64 {

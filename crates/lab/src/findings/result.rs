@@ -311,7 +311,7 @@ impl<'a> Runs<'a> {
         let own = self.booted.iter().find(|one| one.label == label && !one.is_done())?;
         let run = &own.figures.run;
         let text = super::failed(&run.outcome, run.end.as_ref());
-        Some(format!("{label} does not boot to its end here: {text}"))
+        Some(format!("on this host, {label} does not boot to its end: {text}"))
     }
 
     fn consoles(&self, config: &Config) -> Vec<ConsoleCost> {
@@ -420,7 +420,7 @@ fn not_reproduced(first: &Contrast) -> String {
     };
     if first.costs {
         return format!(
-            "the machine without it takes {} more in {} (p {})",
+            "the machine without the remedy takes {} more in {} (p {})",
             compact_seconds(-first.found.mean),
             first.found_in.as_deref().unwrap_or("all"),
             signed_p(first.p_value)

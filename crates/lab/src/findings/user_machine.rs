@@ -185,7 +185,9 @@ impl OwnMachine {
     pub fn says(&self, word: &str) -> Option<String> {
         let Some(line) = &self.line else {
             return Some(
-                "its kernel is not given by -kernel: vmeter can't change its command line".into(),
+                "the VMM does not get the kernel by -kernel, so vmeter cannot change the kernel's \
+                    command line"
+                    .into(),
             );
         };
         let name = |w: &str| w.split('=').next().unwrap_or_default().to_owned();
@@ -196,7 +198,9 @@ impl OwnMachine {
     /// Why the firmware can't be one that only loads a kernel, if so.
     pub fn needs_more_than_a_kernel(&self) -> Option<String> {
         if !argv::loads_kernel(&self.argv) {
-            return Some("its firmware boots from a disk, which qboot can't".into());
+            return Some(
+                "its firmware boots from a disk, and qboot cannot boot from a disk".into(),
+            );
         }
         let now = argv::firmware(&self.argv);
         let now = now.rsplit('/').next().unwrap_or_default();

@@ -76,25 +76,30 @@ impl Round {
             let [least, most] = found.ci95.map(compact_seconds);
             let ids = &entry.group.ids;
             let said = match (&entry.failed, entry.pairs.say(self.race)) {
-                (Some(why), _) => Err(format!("without it the others do not boot: {why}")),
+                (Some(why), _) => Err(format!(
+                    "without this step, the machine with the other \
+                    steps does not boot: {why}"
+                )),
                 (None, Raced::Helps) => {
                     Err(format!("it saves {}, beyond noise", compact_seconds(found.mean)))
                 }
                 (None, Raced::Open { .. }) if entry.pairs.wall.len() < LOOKS[0] => {
                     Err("the budget had no room to measure it by itself".to_owned())
                 }
-                (None, Raced::NotWorth) => {
-                    Ok(format!("it saves {least} to {most} beside the others: not worth it"))
-                }
+                (None, Raced::NotWorth) => Ok(format!(
+                    "in addition to the other steps, this step saves only {least} to \
+                        {most}: below --worth"
+                )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
                     "it seems to save {}, when the budget ended; the last measurement shows it",
                     compact_seconds(found.mean)
                 )),
                 (None, Raced::Open { .. }) => Ok(format!(
-                    "the budget ended before it was proven: {least} to {most} beside the others"
+                    "the budget ended before the gain was proven: {least} to {most} in addition \
+                        to the other steps"
                 )),
                 (None, Raced::Unproven) => {
-                    Ok(format!("not proven: {least} to {most} beside the others"))
+                    Ok(format!("gain not proven: {least} to {most} in addition to the other steps"))
                 }
             };
             match said {

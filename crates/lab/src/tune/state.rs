@@ -216,7 +216,7 @@ impl<'a> State<'a> {
             let most = predicted.ci95[1];
             standing.predicted = Some(predicted);
             if most == 0.0 {
-                let why = "the watched boot shows no time that it would save";
+                let why = "the recorded boot shows no time that this step would save";
                 standing.fate = Fate::Out(why.into());
             } else if most < worth_s {
                 standing.fate = Fate::Out(format!(
@@ -233,7 +233,11 @@ impl<'a> State<'a> {
     fn unlike(&self, stage: &Stage, label: &str, ids: &[String]) -> Option<String> {
         if self.boots.has_failed(label) {
             let why = self.boots.failure(stage, label);
-            return Some(why.unwrap_or_else(|| "it did not reach its end in every boot".into()));
+            return Some(why.unwrap_or_else(|| {
+                "the machine with this step did not reach its end \
+                in every boot"
+                    .into()
+            }));
         }
         let (seen, original) =
             (self.boots.seen(stage, label).into_iter().next_back()?, self.original.as_ref()?);

@@ -133,7 +133,7 @@ impl Dialect for Qemu {
         let console = if argv::console_on_stdout(argv) {
             Console::Stdout("as the command line says")
         } else if argv::values(argv, "device").iter().any(|d| d.starts_with("virtconsole")) {
-            Console::Elsewhere("have the virtconsole's chardev be stdio to see them")
+            Console::Elsewhere("set the virtconsole's chardev to stdio to see its lines")
         } else if argv::says_console(argv) {
             Console::Elsewhere("add -serial stdio to see them")
         } else if argv::stdio_is_taken(argv) {

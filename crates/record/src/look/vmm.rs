@@ -134,8 +134,8 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let mend = match rustix::process::geteuid().is_root() {
                 true => {
-                    "root may not either: vmeter is in a container, or a security module forbids \
-                         it; look from the host itself"
+                    "root may not read it either, because vmeter is in a container or a security \
+                        module forbids it: run vmeter look on the host itself"
                         .to_owned()
                 }
                 false => format!(
@@ -143,7 +143,7 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
                 ),
             };
             Err(LookError::Refused(format!(
-                "pid {pid} ({name}): its memory is not to be read by this user: {mend}"
+                "pid {pid} ({name}): this user may not read the memory of this process: {mend}"
             )))
         }
         Err(_) if Stat::of(pid).is_some_and(|stat| stat.memory == 0) => Err(kernel()),

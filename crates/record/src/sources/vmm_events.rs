@@ -152,7 +152,7 @@ impl Live for Recording {
     }
 
     fn finish(self: Box<Self>, _exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let clock = "the VMM's own, from the arrival of the quickest";
+        let clock = "the VMM's own clock, aligned by the event that arrived with the least delay";
         self.0.source::<VmmEvents>(FILE, clock, ARRIVAL_ERROR_NS)
     }
 }

@@ -72,9 +72,8 @@ impl Recorder for VmmMemory {
             image: facts.next().unwrap_or_default(),
             arguments: &facts.collect::<Vec<_>>(),
         };
-        let missing = |what: &str| {
-            SourceError::Other(format!("{NAME}: no {what} in what /proc said of the VMM"))
-        };
+        let missing =
+            |what: &str| SourceError::Other(format!("{NAME}: /proc has no {what} of the VMM"));
         Ok(Memory {
             parts: parts::parts(&areas, &known),
             areas: areas.len(),

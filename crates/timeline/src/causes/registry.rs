@@ -52,8 +52,9 @@ causes! {
     SERIAL8250_INIT = "serial8250-init", "probing of serial ports that are not there";
     CRYPTO_TESTS = "crypto-tests", "self-tests of cryptography";
     INITCALLS = "initcalls", "all initcalls before user space";
-    CUSTOM_KERNEL = "custom-kernel", "a distribution's kernel, less what takes long and is not needed";
-    MINIMAL_KERNEL = "minimal-kernel", "a kernel of nothing but what is needed";
+    CUSTOM_KERNEL = "custom-kernel", "a distribution's kernel without slow features that the boot \
+        does not need";
+    MINIMAL_KERNEL = "minimal-kernel", "a kernel with only the features that the boot needs";
     UNPACK_INITRD = "unpack-initrd", "the kernel unpacks its initrd";
     INITRAMFS_MODULES = "initramfs-modules", "modules that only came along by dependency";
     INITRAMFS_LIBC = "initramfs-libc", "a large C library for small programs";
@@ -67,9 +68,9 @@ causes! {
     DAX = "dax", "a root on a virtual disk, not on DAX";
     HWCLOCK = "hwclock", "hwclock at boot";
     LDCONFIG = "ldconfig", "ldconfig at boot";
-    ACCELERATOR = "accelerator", "the guest is translated where KVM would run it";
+    ACCELERATOR = "accelerator", "the guest runs by translation (TCG), although KVM could run it";
     DEFAULT_DEVICES = "default-devices", "devices that QEMU adds by itself";
-    DISPLAY_CARD = "display-card", "a graphics card that shows nothing to anybody";
+    DISPLAY_CARD = "display-card", "a graphics card without a display";
     DEFAULT_NIC = "default-nic", "the network card that QEMU adds by itself";
     NIC_ROMS = "nic-roms", "option ROMs of network cards, for a boot over the network";
     CHIPSET_PARTS = "chipset-parts", "a SATA controller and an SMBus without anything on them";

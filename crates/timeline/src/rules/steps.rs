@@ -56,8 +56,10 @@ fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>
     place_start(facts, anchors, tree);
     let (mut steps, torn) = pair(facts);
     if torn > 0 {
-        tree.warnings
-            .push(format!("{torn} ends of init's steps have no beginning: records were lost"));
+        tree.warnings.push(format!(
+            "{torn} steps of init have an end but no beginning, because records \
+                were lost"
+        ));
     }
     steps.sort_by_key(|s| (s.start.at, s.end.map(|e| std::cmp::Reverse(e.at))));
     let nodes: Vec<Node<'a>> = (0..steps.len())

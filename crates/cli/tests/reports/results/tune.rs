@@ -43,7 +43,7 @@ pub fn result() -> TuneResult {
         saving: None,
         p_value: None,
         booted: false,
-        ..step("acpi-off", [0.0, 0.0], None, false, "a machine without ACPI is another one")
+        ..step("acpi-off", [0.0, 0.0], None, false, "a machine without ACPI is a different machine")
     };
     TuneResult {
         envelope: envelope("tune"),

@@ -80,7 +80,7 @@ impl BootReport<'_> {
         let waited = mean(|r| r.cpu_pressure_s.unwrap_or(f64::NAN));
         let value = if waited.is_finite() {
             format!(
-                "{value}; a task of the host waited for a CPU in {} of it",
+                "{value}; in {} of that time a task of the host waited for a CPU",
                 compact_seconds(waited)
             )
         } else {

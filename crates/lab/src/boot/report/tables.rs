@@ -45,7 +45,7 @@ impl BootReport<'_> {
         match self.shown_runs().len() {
             1 => "one run: --runs N shows the spread".into(),
             n if self.result.total.is_none() => {
-                format!("mean of {n} runs that failed, up to where each got")
+                format!("mean of {n} failed runs, each up to the point that it reached")
             }
             n => format!("mean of {n} runs ± 95 % CI"),
         }
@@ -71,7 +71,7 @@ impl BootReport<'_> {
             notes.push("off path: in parallel to it");
         }
         if all().any(|activity| Quantity::duration(&activity.estimate).at_most.is_some()) {
-            notes.push("mean ± 95 % CI, no ±: the CI reaches 0");
+            notes.push("mean ± 95 % CI; without ±, the CI includes 0");
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
             notes.push("a+b: one span of both, as no marker shows where a ends");

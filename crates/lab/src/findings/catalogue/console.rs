@@ -16,8 +16,11 @@ pub(super) const UART_COST: Finding = Finding {
         Pair::of(&[Kernel("vmeter.print=ttyS0:20480")], &[]).per(20480.0, "character on ttyS0")
     ],
     price: Price::KernelParameter,
-    remedy: "print less, or to a virtio console (the table of consoles)",
-    user_remedy: UserRemedy::Never("see quiet: the kernel's log is what is printed"),
+    remedy: "print less, or print to a virtio console (see the table of consoles)",
+    user_remedy: UserRemedy::Never(
+        "none by itself: the kernel's log is printed; see the finding \
+        about quiet",
+    ),
 };
 
 pub(super) const SERIAL_BIOS: Finding = Finding {

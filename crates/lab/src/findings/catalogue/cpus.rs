@@ -18,7 +18,7 @@ pub(super) const VCPUS: Finding = Finding {
     ],
     price: Price::OtherMachine,
     remedy: "-smp 1",
-    user_remedy: UserRemedy::Never("a machine with fewer vCPUs is another one"),
+    user_remedy: UserRemedy::Never("a machine with fewer vCPUs is a different machine"),
 };
 
 pub(super) const TSC_RELIABLE: Finding = Finding {

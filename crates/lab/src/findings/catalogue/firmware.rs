@@ -9,7 +9,7 @@ use vmeter_timeline::registry;
 pub(super) const QBOOT: Finding = Finding {
     cause: registry::SMALL_FIRMWARE,
     what: "a firmware that only loads a kernel has nothing else to set up",
-    published: "63 → 19 ms (SeaBIOS built without what is not used)",
+    published: "63 → 19 ms (SeaBIOS built without unused features)",
     stand_in: "qboot, another small firmware",
     expected: &["bios:overhead"],
     contrasts: &[
@@ -45,7 +45,7 @@ pub(super) const BIOS_FAST: Finding = Finding {
     )],
     price: Price::OtherMachine,
     remedy: "a SeaBIOS built without them",
-    user_remedy: UserRemedy::Never("a machine without those parts is another one"),
+    user_remedy: UserRemedy::Never("a machine without these parts is a different machine"),
 };
 
 /// Four disks that answer at once and hold nothing.

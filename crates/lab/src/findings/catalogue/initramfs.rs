@@ -9,7 +9,7 @@ use vmeter_model::tune::Keep;
 use vmeter_model::MachineSpec;
 use vmeter_timeline::registry;
 
-const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
+const OWN_GUEST: &str = "vmeter does not change the files in the guest of this machine";
 
 /// The udev appliance without a blacklist of modules.
 fn all_modules(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(), String> {
@@ -71,7 +71,7 @@ fn packed(
 
 pub(super) const UNCOMPRESSED: Finding = Finding {
     cause: registry::UNPACK_INITRD,
-    what: "what is compressed on the host's disk is unpacked in the guest's time",
+    what: "the guest spends boot time on unpacking compressed files",
     published: "a small reduction for plain .ko in place of .ko.xz",
     stand_in: "the whole initramfs packed (gzip, zstd), for Debian's modules are plain files",
     expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],
@@ -117,7 +117,8 @@ fn with_debug_info(builder: &MachineBuilder<'_>, _: &mut MachineSpec) -> Result<
 
 pub(super) const STRIP: Finding = Finding {
     cause: registry::INITRAMFS_STRIP,
-    what: "what `strip -g` takes away is unpacked and read for nothing",
+    what: "the guest unpacks and reads debugging sections, which it does not need and `strip -g` \
+        removes",
     published: "126 KB of modules (minimal kernel), 347 KB (distribution's)",
     stand_in: "",
     expected: &["initcall populate_rootfs"],

@@ -42,7 +42,7 @@ pub(super) const ACPI_OFF: Finding = Finding {
     price: Price::OtherMachine,
     remedy: "acpi=off (the machine then can't be powered off)",
     user_remedy: UserRemedy::Never(
-        "a machine without ACPI is another one: it can't be powered off",
+        "a machine without ACPI is a different machine: its guest cannot power it off",
     ),
 };
 

@@ -15,8 +15,8 @@ pub(super) const CUSTOM: Finding = Finding {
     cause: registry::CUSTOM_KERNEL,
     what: "parts with initcalls over 1 ms that an appliance does not use",
     published: "697 → 567 ms before user space",
-    stand_in: "where none is built: Debian's kernel told to leave such initcalls out \
-               (initcall_blacklist=)",
+    stand_in: "if no such kernel is built: Debian's kernel with initcall_blacklist= to skip these \
+        initcalls",
     expected: &["kernel:initcalls-before-userspace"],
     contrasts: &[
         Pair::of(&[], &[Make(|builder, spec| builder.built(spec, "custom"))])

@@ -67,7 +67,7 @@ pub(super) const PROBE: Finding = Finding {
     ],
     price: Price::OtherMachine,
     remedy: "devices and ports that are not used left out",
-    user_remedy: UserRemedy::Never("a machine with fewer devices is another one"),
+    user_remedy: UserRemedy::Never("a machine with fewer devices is a different machine"),
 };
 
 /// An initramfs whose init loads these modules.
@@ -100,7 +100,7 @@ pub(super) const VIRTIO_PCI: Finding = Finding {
 
 pub(super) const PARALLEL: Finding = Finding {
     cause: registry::PARALLEL_PCI_PROBE,
-    what: "with several vCPUs drivers could be bound at the same time",
+    what: "with several vCPUs, the kernel could probe drivers in parallel",
     published: "66 → 39 ms with 4 vCPUs",
     stand_in: "driver_async_probe=*, for the patches that scanned buses in parallel never went in",
     expected: &["kernel:initcalls-before-userspace"],

@@ -9,7 +9,7 @@ use vmeter_model::findings::Price;
 use vmeter_model::MachineSpec;
 use vmeter_timeline::registry;
 
-const OWN_GUEST: &str = "its guest's files are its own: vmeter changes none of them";
+const OWN_GUEST: &str = "vmeter does not change the files in the guest of this machine";
 
 pub(super) const DAX: Finding = Finding {
     cause: registry::DAX,
@@ -20,7 +20,7 @@ pub(super) const DAX: Finding = Finding {
     contrasts: &[Pair::of(&[Root("virtio-blk")], &[Root("dax")]).timed_only()],
     price: Price::OtherMachine,
     remedy: "--root dax; what memory it saves: vmeter memory",
-    user_remedy: UserRemedy::Never("a machine with another disk is another one"),
+    user_remedy: UserRemedy::Never("a machine with another disk is a different machine"),
 };
 
 pub(super) const UDEV: Finding = Finding {
@@ -57,7 +57,7 @@ fn with_hwclock(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<
 
 pub(super) const HWCLOCK: Finding = Finding {
     cause: registry::HWCLOCK,
-    what: "it waits for the hardware clock's next second",
+    what: "hwclock waits for the next full second of the hardware clock",
     published: "300 → 0 ms",
     stand_in: "",
     expected: &["/init:run /usr/sbin/hwclock"],
@@ -78,7 +78,7 @@ fn with_libraries(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Resul
 
 pub(super) const LDCONFIG: Finding = Finding {
     cause: registry::LDCONFIG,
-    what: "the cache of libraries is made anew at each boot, though it could come along",
+    what: "each boot makes the cache of libraries anew; the image could contain it",
     published: "100 → 0 ms",
     stand_in: "",
     expected: &["/init:run /sbin/ldconfig"],

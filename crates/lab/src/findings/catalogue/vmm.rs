@@ -14,7 +14,7 @@ pub(super) const LINK_LOADING: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::OtherMachine,
     remedy: "a VMM with fewer libraries, or a static one",
-    user_remedy: UserRemedy::Never("a VMM that is linked otherwise is another program"),
+    user_remedy: UserRemedy::Never("a VMM that is linked differently is a different program"),
 };
 
 pub(super) const FW_CFG_DMA: Finding = Finding {
@@ -100,7 +100,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
         absent: |machine| {
             let stopped = machine.has_word("-S");
             Some(if stopped {
-                "it is started stopped (-S): without whoever lets it go it never runs".into()
+                "-S starts the machine stopped: it runs only after a launcher continues it".into()
             } else {
                 "it is not started stopped (-S)".into()
             })

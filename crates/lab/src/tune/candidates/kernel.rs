@@ -89,8 +89,11 @@ pub(super) const ALL: &[Candidate] = &[
         Remedy {
             absent: |machine| {
                 let small = machine.memory_mib() <= 3072;
-                let why =
-                    small.then(|| "its memory lies below 4 GiB: none are set aside".to_owned());
+                let why = small.then(|| {
+                    "its memory is below 4 GiB, so the kernel reserves no bounce \
+                        buffers"
+                        .to_owned()
+                });
                 why.or_else(|| machine.says("swiotlb"))
             },
             gives_up: "devices that reach only the first 4 GiB",
@@ -161,7 +164,7 @@ pub(super) const ALL: &[Candidate] = &[
                 let waits = machine.kernel_value("rootdelay").is_some();
                 (!waits).then(|| "its kernel's command line has no rootdelay=".to_owned())
             },
-            gives_up: "the wait itself: rootwait waits for as long as the root takes",
+            gives_up: "the fixed wait: rootwait instead waits until the root's device exists",
             predicts: &[Part::Word("rootdelay")],
             ..Remedy::FREE
         },
@@ -247,7 +250,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
-            gives_up: "quiet CPUs: each grace period interrupts all of them",
+            gives_up: "CPUs without interrupts: each expedited grace period interrupts all CPUs",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
         },
@@ -345,7 +348,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("random.trust_cpu=on random.trust_bootloader=on")],
         Remedy {
             absent: |machine| machine.says("random.trust_cpu"),
-            gives_up: "doubt in RDRAND and in the VMM's seed",
+            gives_up: "the kernel's distrust of RDRAND and of the VMM's random seed",
             needs: Some(Allow::Insecure),
             predicts: &[Part::Span("unit systemd-random-seed*", 0.0, 1.0)],
             ..Remedy::FREE

@@ -36,8 +36,11 @@ fn shows_graphics(machine: &OwnMachine) -> Option<String> {
         return Some("its command line names a graphics card".into());
     }
     let hidden = machine.has_option("nographic") || machine.values("display") == ["none"];
-    (!hidden)
-        .then(|| "somebody may look at its screen: neither -display none nor -nographic".into())
+    (!hidden).then(|| {
+        "its screen may be in use: its command line has neither -display none nor \
+            -nographic"
+            .into()
+    })
 }
 
 fn names_network(machine: &OwnMachine) -> Option<String> {
@@ -51,7 +54,7 @@ fn uses_chipset(machine: &OwnMachine) -> Option<String> {
         return Some("its board is not q35".into());
     }
     if machine.has_value("sata=") || machine.has_value("smbus=") {
-        return Some("its command line says which parts it has".into());
+        return Some("its command line selects its parts explicitly".into());
     }
     let disks = ["hda", "hdb", "cdrom"].iter().find(|option| machine.has_option(option));
     if let Some(option) = disks {
@@ -350,7 +353,7 @@ pub(super) const ALL: &[Candidate] = &[
                 let none = !machine.has_option("drive");
                 none.then(|| "it has no -drive".to_owned())
             },
-            gives_up: "what was written last, if the host fails",
+            gives_up: "the last writes, if the host fails",
             needs: Some(Allow::Insecure),
             predicts: &[Part::Span("unit *", 0.0, 0.3), Part::Span("systemd:*", 0.0, 0.2)],
             ..Remedy::FREE

@@ -326,7 +326,12 @@ impl Builder<'_> {
             return Err(MachineError::unknown("init", init, &["minimal", "udev"]));
         }
         let Some(kernel) = self.request.kernel() else {
-            self.choose("kernel", "none", "only the firmware runs; --kernel FILE to boot one");
+            self.choose(
+                "kernel",
+                "none",
+                "without a kernel, only the firmware runs; boot a \
+                kernel with --kernel FILE",
+            );
             return Ok(());
         };
         let io = |error| MachineError::File { what: "kernel", path: kernel.into(), error };

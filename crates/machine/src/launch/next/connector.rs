@@ -67,7 +67,7 @@ impl Source for Execs {
             match net::recv(&self.0, &mut bytes[..], RecvFlags::empty()) {
                 Ok((length, _)) => {
                     let exec = bytes.get(..length).and_then(exec);
-                    let how = "the kernel told of the end of its execve (proc connector)";
+                    let how = "the kernel reported the end of the VMM's execve (proc connector)";
                     heard.extend(exec.map(|(pid, exec_ns)| Heard {
                         pid,
                         exec_ns,

@@ -83,7 +83,11 @@ fn notes(stamps: &Stamps, names: &BTreeMap<u32, Listed<'_>>, clock: &Clock) -> V
     let header = &stamps.header;
     let mut notes = Vec::new();
     if header.lost > 0 {
-        notes.push(format!("{} stamps of the TCG plugin were lost: no room", header.lost));
+        notes.push(format!(
+            "{} time stamps of the TCG plugin were lost, because its buffer was \
+            full",
+            header.lost
+        ));
     }
     if header.unhooked_ns.is_some() && !stamps.stamps.iter().any(|s| is_last(names, s)) {
         notes.push(format!(
