@@ -107,12 +107,12 @@ impl Layout {
 
     /// The publication's live migration of a 4 GB guest.
     pub fn migration() -> Self {
-        Self::of(&MIGRATION, "live migration of a 4 GB guest, slots 0-8")
+        Self::of(&MIGRATION, "slots 0-8 of a 4 GB guest during live migration")
     }
 
     /// The publication's guest in graphical mode.
     pub fn gui() -> Self {
-        Self::of(&GUI, "a guest in graphical mode, slots 7 and 8")
+        Self::of(&GUI, "slots 7 and 8 of a guest in graphical mode")
     }
 
     /// Reads a layout: a JSON array of `{"slot": N, "bytes": N or "16M", "buffer": BOOL}`.

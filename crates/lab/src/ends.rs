@@ -25,8 +25,8 @@ pub struct Ends {
 
 /// How to learn what a guest did.
 pub(crate) const TO_LEARN_IT: &str =
-    "only that the VMM exited with status 0; --until 'line:REGEX' measures to a line that the \
-     guest prints";
+    "except that the VMM exited with status 0; to measure up to a line that the guest prints, use \
+        --until 'line:REGEX'";
 
 impl Ends {
     /// The ends of runs: number, outcome, and what ended each.

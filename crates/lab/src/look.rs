@@ -63,8 +63,9 @@ pub fn look(
     options.save.as_deref().map_or(Ok(()), vmeter_session::folder::check_new)?;
     if let Some(option) = vmm.restores() {
         return Err(host(format!(
-            "the VMM (pid {}) was started with {option}: its guest was booted in another process, and when is not \
-             known here. vmeter look --follow {0} shows what it says from now on",
+            "the VMM (pid {}) was started with {option}: its guest booted in another process, at \
+                an unknown time. `vmeter look --follow {0}` shows the new lines of the guest's \
+                log",
             vmm.pid
         )));
     }

@@ -83,8 +83,9 @@ fn is_no_boot(executed: &Executed) -> Result<()> {
         Some(option) => Err(failure(
             Class::Answer,
             format!(
-                "the VMM (pid {}) was started with {option}: it goes on with a VM that was booted before, so there \
-                 is no boot to follow. vmeter look --follow {0} shows what its guest says from now on",
+                "the VMM (pid {}) was started with {option}: it continues a VM that was booted \
+                    before, so there is no boot to record. `vmeter look --follow {0}` shows the \
+                    new lines of its guest's log",
                 executed.pid
             ),
         )),

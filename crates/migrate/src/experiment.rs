@@ -215,7 +215,8 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("what a migration takes depends on the host as a whole, so that runs of several hosts say nothing together; only sweeps and ranges are cut into shards")
+        Err("what a migration takes depends on the host as a whole, so that runs of several hosts say nothing together; only \
+            sessions of vmeter sweep and vmeter range can be split into shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {

@@ -72,7 +72,8 @@ pub trait Experiment: Sync {
 }
 
 /// Why most kinds are not cut into shards.
-pub const NOT_CUT: &str = "only sweeps and ranges are cut into shards";
+pub const NOT_CUT: &str = "only sessions of vmeter sweep and vmeter range can be split into \
+    shards";
 
 /// What a kind adds to the union of run folders that merging is.
 pub trait Shardable: Sync {

@@ -76,9 +76,9 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     });
     let unplaced = (facts.log_unplaced > 0).then(|| {
         format!(
-            "nothing says when the {} records of the kernel's log were said, and nothing is named \
-             by them: no line of the kernel came over the console, and its RAM has no clock that \
-             vmeter can read",
+            "vmeter does not know the times of the {} records in the kernel's log, and names \
+                nothing from them: the console showed no line of the kernel, and its RAM has no \
+                clock that vmeter can read",
             facts.log_unplaced
         )
     });

@@ -36,8 +36,8 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     if !windows.is_empty() {
         let alarms = windows.iter().filter(|alarm| **alarm).count();
         said.push(format!(
-            "{alarms} of {} stretches of {WINDOW} blocks call the machine different from itself; they \
-             overlap, and vmeter promises at most 5 %",
+            "{alarms} of {} overlapping stretches of {WINDOW} blocks give the false verdict that \
+                the machine differs from itself; vmeter's limit is 5 %",
             windows.len()
         ));
     }
@@ -45,8 +45,9 @@ pub fn says(result: &BenchResult) -> Vec<String> {
         let error = 1.0 / (a.samples_s.len() as f64).sqrt();
         if lag.abs() > CORRELATED * error {
             said.push(format!(
-                "a run resembles the one before it (correlation {lag:.2}): the interval of one \
-                 machine's mean is too narrow here, that of two machines in turn is not"
+                "each run resembles the run before it (correlation {lag:.2}): on this host the \
+                    interval of one machine's mean is too narrow; comparisons of machines that \
+                    run in turn are not affected"
             ));
         }
     }

@@ -214,7 +214,8 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
     let own = session.record.shard.as_ref()?;
     let there = finished.iter().filter(|(_, run)| own.runs.contains(&run.index)).count();
     Some(format!(
-        "shard {} of this range, {there} of its {} runs: vmeter merge puts the shards together",
+        "this is shard {} of a range, with {there} of its {} runs; join the shards with `vmeter \
+            merge`",
         own.shard,
         own.runs.len()
     ))
@@ -422,7 +423,7 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
             let between = (named(change.before), change.commits.last().and_then(|c| named(*c)));
             if let (Some(a), Some(b)) = between {
                 let repo = shell::quote(&record.repo);
-                hints.push(format!("git -C {repo} log -p {a}..{b}  # what it is"));
+                hints.push(format!("git -C {repo} log -p {a}..{b}  # the commits of the change"));
             }
         }
     }

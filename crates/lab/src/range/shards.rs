@@ -31,7 +31,8 @@ pub(crate) fn cut(
 ) -> Result<(SessionRecord, Vec<ShardPlan>)> {
     if range.bisect {
         return Err(usage(
-            "--bisect decides run by run what is next, and cannot be cut into shards: leave --bisect out to measure every commit, or search on one host",
+            "--bisect chooses each run from the results of the runs before, so it cannot be split \
+                into shards: leave --bisect out to measure every commit, or search on one host",
         ));
     }
     let runs = range.runs_each() as usize;

@@ -204,7 +204,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         let is_own = |(_, run): &&SavedRun| own.runs.contains(&run.index);
         let there = finished.iter().filter(is_own).count();
         warnings.push(format!(
-            "shard {} of this sweep, {there} of its {} runs: vmeter merge puts the shards together",
+            "this is shard {} of a sweep, with {there} of its {} runs; join the shards with \
+                `vmeter merge`",
             own.shard,
             own.runs.len()
         ));

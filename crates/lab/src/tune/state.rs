@@ -220,7 +220,8 @@ impl<'a> State<'a> {
                 standing.fate = Fate::Out(why.into());
             } else if most < worth_s {
                 standing.fate = Fate::Out(format!(
-                    "at most {} by the watched boot, which is below --worth {} of {}",
+                    "in the recorded boot it could save at most {}, which is below --worth {} of \
+                        {}",
                     compact_seconds(most),
                     brief_percent(self.asked.worth),
                     compact_seconds(total_s)

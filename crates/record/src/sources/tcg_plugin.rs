@@ -280,8 +280,8 @@ fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
         return Ok(());
     }
     Err(SourceError::Other(format!(
-        "{} was built without TCG plugins (configure --enable-plugins): firmware and decompressor \
-         will be told apart less exactly, and instructions are not counted",
+        "{} was built without TCG plugins (configure --enable-plugins): vmeter separates firmware \
+            and decompressor less exactly, and counts no instructions",
         program.display()
     )))
 }

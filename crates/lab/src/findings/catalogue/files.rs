@@ -113,7 +113,7 @@ pub(crate) fn without_root_ports(_: &Path, argv: &mut Vec<OsString>) -> Result<(
     };
     let ports: Vec<usize> = (1..text.len()).filter(|at| is_port(*at)).collect();
     if ports.is_empty() {
-        return Err("it has no root port without a device".into());
+        return Err("the machine has no empty root port".into());
     }
     for at in ports.into_iter().rev() {
         argv.drain(at - 1..=at);

@@ -102,7 +102,7 @@ pub(super) const SERIAL_8250: Finding = Finding {
 
 pub(super) const INITCALLS: Finding = Finding {
     cause: registry::INITCALLS,
-    what: "hundreds of initcalls of which many take part of a millisecond",
+    what: "the kernel runs hundreds of initcalls, many of which take a fraction of a millisecond",
     published: "690 ms",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace"],

@@ -308,8 +308,8 @@ impl Builder<'_> {
                     .to_owned()
             }
             "virtio-blk" | "dax" | "nvdimm" if self.accel == Accel::Icount => {
-                "--root; its I/O ends when the host's does, so that runs differ a little even \
-                 in virtual time"
+                "--root; its I/O ends when the host's I/O ends, so runs differ slightly even in \
+                    virtual time"
                     .to_owned()
             }
             _ => Self::because(asked.is_some(), "--root", "nothing to mount"),
