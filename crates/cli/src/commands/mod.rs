@@ -83,11 +83,11 @@ commands! {
     Memory(memory::Memory),
     /// Compare the cost of methods that track a guest's dirty pages.
     Dirty(dirty::Dirty),
-    /// Measure the duration and downtime of live migrations at given dirty rates.
+    /// Measure duration and downtime of live migrations by dirty rate.
     Migrate(migrate::Migrate),
     /// Measure the cost of setting up MSI-X interrupt vectors.
     Irq(irq::Irq),
-    /// Explain from traces why a program or VM is slow, as a chain of causes.
+    /// Explain from traces why a program or a VM is slow.
     Explain(explain::Explain),
     /// Record, count, print and convert traces.
     #[command(subcommand)]
@@ -98,6 +98,6 @@ commands! {
     /// Build the initramfs that vmeter boots.
     #[command(subcommand)]
     Appliance(appliance::Appliance),
-    /// Show what vmeter can measure on this host, and how to enable the rest.
+    /// Show what this host can measure, and how to enable the rest.
     Doctor(doctor::Doctor),
 }

@@ -23,7 +23,7 @@ pub const ABOUT: &str = "\
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
 pub enum Shim {
-    /// Install a shim that starts a VMM, and print how to configure libvirt and others to use it.
+    /// Install a shim for a VMM, and print how libvirt and others use it.
     Install(Install),
     /// Check the shim, and list its records.
     Status(Place),

@@ -19,21 +19,22 @@ pub struct Stat {
     /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Compare with another trace, row by row. Several traces of each side show how far recordings of
-    /// one machine differ.
+    /// Trace of the other machine, to compare row by row. With several traces of each machine,
+    /// vmeter takes the scatter between recordings into account (default: no comparison).
     #[arg(long, value_name = "OTHER")]
     vs: Vec<PathBuf>,
-    /// How --vs compares counts: per second for a load that goes on, per trace for one that runs to an
-    /// end, such as a boot.
+    /// Unit in which --vs compares counts: second for a continuous load, trace for a load that ends
+    /// by itself, such as a boot.
     #[arg(long, value_name = "UNIT", default_value = "second", requires = "vs")]
     per: Per,
-    /// What QEMU's monitor prints for `info mtree -f`: names the devices behind ports and MMIO.
+    /// Output of QEMU's `info mtree -f`, from which vmeter names the devices at I/O ports and MMIO
+    /// addresses (default: none).
     #[arg(long, value_name = "FILE")]
     mtree: Option<PathBuf>,
-    /// Rows of each table on the terminal; 0 for all.
+    /// Number of rows of each table on the terminal; 0 means all.
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
-    /// Threads to read with (default: one a CPU).
+    /// Number of threads that read traces (default: one for each CPU).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
