@@ -136,8 +136,8 @@ fn known(settings: &Point, runs: &[&Migration], limits: Limits) -> (Known, Strin
     let unlimited = limits.bandwidth <= 0.0 || limits.bandwidth > 1e15;
     let (bandwidth, from) = match unlimited || seen > 0.0 && seen < limits.bandwidth * LIMITED {
         false => (limits.bandwidth, "the limit set"),
-        true if unlimited => (seen, "measured in the first round, there being no limit"),
-        true => (seen, "measured in the first round, below the limit set"),
+        true if unlimited => (seen, "measured in the first round; the bandwidth had no limit"),
+        true => (seen, "measured in the first round; it is below the bandwidth limit that was set"),
     };
     let known = Known {
         workload,

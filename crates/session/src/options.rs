@@ -64,8 +64,8 @@ impl RunOptions {
             return Ok(());
         }
         Err(usage(format!(
-            "{machines} machines with {each} runs each are {all} runs, and a session has at most \
-             {MAX_PLANNED}: fewer --runs, or vary less at a time"
+            "{machines} machines with {each} runs each need {all} runs, but a session can have at \
+                most {MAX_PLANNED}: use fewer --runs, or vary fewer values"
         )))
     }
 

@@ -227,17 +227,17 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
         || seen.iter().zip(&said).filter(|(_, is)| **is == LogMessage::Again).map(|(s, _)| s.at);
     let first = seconds(again().next()?);
     let why =
-        "(dmesg or klogd printed it again, the console lagged, or it is of a CPU whose clock \
-               had not begun)";
+        "(dmesg or klogd printed the line again, the console lagged, or the clock of the line's \
+            CPU had not begun)";
     Some(match again().count() {
         1 => format!(
-            "1 line of a kernel's log on the console, at {first:.3} s, is older than that {why}: \
-             nothing is placed by it"
+            "1 line of a kernel's log on the console, at {first:.3} s, was logged earlier than \
+             that {why}: vmeter ignores its time"
         ),
         count => format!(
-            "{count} lines of a kernel's log on the console, from {first:.3} s on, are older than \
-             that (dmesg or klogd printed them again, the console lagged, or they are of a CPU \
-             whose clock had not begun): nothing is placed by them"
+            "{count} lines of a kernel's log on the console, from {first:.3} s on, were logged \
+             earlier than that (dmesg or klogd printed them again, the console lagged, or \
+                the clock of their CPU had not begun): vmeter ignores their times"
         ),
     })
 }

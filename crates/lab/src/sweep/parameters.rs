@@ -169,7 +169,7 @@ pub fn points(
     }
     let count = parameters.iter().try_fold(1usize, |n, p| n.checked_mul(p.values.len()));
     if count.is_none_or(|n| n > MAX_POINTS) {
-        return Err(usage(format!("more than {MAX_POINTS} points: vary less at a time")));
+        return Err(usage(format!("more than {MAX_POINTS} points: vary fewer values")));
     }
     let mut all: Vec<Settings> = vec![Vec::new()];
     for parameter in parameters {

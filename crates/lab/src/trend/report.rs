@@ -106,8 +106,9 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
         };
         return format!(
             "{took} Undecided: the new sessions began at another hour of the day ({}) than those before ({} UTC). \
-             The machine is {as_word}, or its host is at that hour. Sessions at the same hour would tell, or vmeter \
-             boot --baseline, which boots both in turn.",
+             Either the machine is {as_word}, or its host is {as_word} at that hour. To decide, \
+             measure at the same hour, or use vmeter boot --baseline, which boots both machines \
+             in turn.",
             hours(new),
             hours(old)
         );
@@ -115,14 +116,16 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     if change.other_days {
         return format!(
             "{took} Undecided: of the new sessions and those before, only one group began on weekends \
-             (UTC). The machine is {as_word}, or its host is on such days. Sessions on the same days would tell, or \
-             vmeter boot --baseline, which boots both in turn."
+             (UTC). Either the machine is {as_word}, or its host is {as_word} on such days. To \
+             decide, measure on the same days, or use vmeter boot --baseline, which boots both \
+             machines in turn."
         );
     }
     if change.verdict == TrendVerdict::Undecided {
         return format!(
-            "{took} Undecided: the machine is {as_word}, or its host was for a while. {} cannot tell which; more \
-             sessions can, or vmeter boot --baseline, which boots both in turn.",
+            "{took} Undecided: either the machine is {as_word}, or its host was {as_word} for a \
+                while. {} cannot decide between the two. Measure more sessions, or use vmeter \
+                boot --baseline, which boots both machines in turn.",
             plural(machine.sessions.len() as u64, "session"),
         );
     }

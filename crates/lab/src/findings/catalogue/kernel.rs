@@ -48,7 +48,7 @@ pub(super) const ACPI_OFF: Finding = Finding {
 
 pub(super) const FTRACE: Finding = Finding {
     cause: registry::FTRACE_INIT,
-    what: "every function of the kernel is patched once",
+    what: "ftrace patches every function of the kernel at boot",
     published: "20 ms",
     stand_in: "",
     expected: &["kernel:ftrace_init"],

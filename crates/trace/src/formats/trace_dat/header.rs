@@ -118,8 +118,8 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
     let endian = s.u8()?;
     if endian != 0 {
         return Err(
-            "it was recorded on a big-endian machine, and vmeter reads little-endian ones \
-                    only; `trace-cmd report -R` makes a text that it reads"
+            "the trace comes from a big-endian machine, and vmeter reads only little-endian \
+                traces; convert it to text, which vmeter reads, with `trace-cmd report -R`"
                 .into(),
         );
     }
