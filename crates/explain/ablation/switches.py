@@ -138,9 +138,9 @@ def instrument():
         first = len(table)
         for name in filter(None, (part.strip().lstrip("&") for part in every[1].split(","))):
             switch("detector", detectors, name)
-        rank = SRC / "rank.rs"
+        used = SRC / "diagnose/mod.rs"
         kept = f"DETECTORS.iter().enumerate().filter(|(at, _)| !crate::ablate::off({first} + at)).map(|(_, d)| d)"
-        rank.write_text(rank.read_text().replace("DETECTORS.iter()", kept))
+        used.write_text(used.read_text().replace("DETECTORS.iter()", kept))
     (SRC / "ablate.rs").write_text(RUNTIME % len(table))
     lib = SRC / "lib.rs"
     lib.write_text(lib.read_text().replace("mod confirm;", "pub mod ablate;\nmod confirm;") + LOADED)

@@ -3,10 +3,13 @@
 use crate::confirm::pasted;
 use crate::detect::{Candidate, View};
 use crate::diagnose::Aside;
-use crate::result::{Finding, Severity};
+use crate::result::{Finding, Link, Severity};
+use vmeter_render::quantity::brief_percent;
 
 /// Most words of a headline.
-const MOST_WORDS: usize = 20;
+const MOST_WORDS: usize = 22;
+/// Most parts of a subject's time that are told besides the first.
+const MOST_PARTS: usize = 2;
 /// Worst first; what the recording's maker did not start last of those as severe.
 pub fn sort(findings: &mut [Finding]) {
     findings.sort_by(|a, b| {
@@ -65,6 +68,15 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
+/// What else a subject's time goes into, as a claim of the finding about it.
+fn besides(part: &Candidate) -> Link {
+    let share = part.way.first().map_or(0.0, |step| step.share.min(1.0));
+    let (kind, share) = (part.why.kind().name(), brief_percent(share));
+    let claim = format!("besides ({kind}, {share} of its time): {}", part.summary);
+    let evidence = part.chain.first().map(|link| link.evidence.clone()).unwrap_or_default();
+    Link { claim, evidence }
+}
+
 /// What a detector has found, with its severity and the interval of its saving.
 pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
@@ -80,6 +92,10 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let bounds = [(saving - error).max(0.0), most.min(span as f64)];
     let interval = bounds.map(|ticks| view.seconds(ticks as u64));
     let (confirm, suggestion) = pasted(&candidate);
+    let mut candidate = candidate;
+    let parts = std::mem::take(&mut candidate.parts);
+    candidate.chain.extend(parts.iter().take(MOST_PARTS).map(besides));
+    let besides = parts.into_iter().take(MOST_PARTS).map(|part| part.way).collect();
     Finding {
         kind: candidate.why.kind(),
         modifier: candidate.why.modifier(),
@@ -90,6 +106,7 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
         saving_ci95_s: interval[0].zip(interval[1]).map(|(low, high)| [low, high]),
         saving_share: share,
         way: candidate.way,
+        besides,
         chain: candidate.chain,
         suggestion,
         confirm,

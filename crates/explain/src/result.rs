@@ -167,6 +167,8 @@ pub struct Finding {
     pub saving_share: f64,
     /// The way from the subject to where the time ends, a thread each.
     pub way: Vec<Step>,
+    /// The ways that the rest of the subject's time goes, largest first.
+    pub besides: Vec<Vec<Step>>,
     /// From what is seen to what causes it.
     pub chain: Vec<Link>,
     /// What to change.

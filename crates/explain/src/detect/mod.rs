@@ -59,6 +59,8 @@ pub struct Candidate {
     pub summary: String,
     /// The way from the subject to where the time ends.
     pub way: Vec<Step>,
+    /// What else the same subject's time goes into.
+    pub parts: Vec<Candidate>,
     /// The thread at its end, where a profile would show the cause.
     pub culprit: Option<String>,
     /// From what is seen to what causes it.

@@ -212,7 +212,7 @@ fn herd(
 ) -> Option<Candidate> {
     let (each, groups) = (wakes.each(), &view.evidence.groups);
     let few = wakes.wakes < WAKES || wakes.instances < LEAST;
-    if each < HERD || few || groups.is_kernel(by) || groups.is_kernel(woken) {
+    if each < HERD || few || view.is_aside(by) || view.is_aside(woken) {
         return None;
     }
     // One that is woken again and again in a call is none.
@@ -283,7 +283,7 @@ fn hand_overs(view: &View<'_>) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (_, node) in view.tree().roots() {
         let Frame::Life(group) = node.frame else { continue };
-        if view.evidence.groups.is_kernel(group) {
+        if view.is_aside(group) {
             continue;
         }
         let Some(level) = level_of(view, node.frame) else { continue };
@@ -312,7 +312,7 @@ fn hand_over(
 ) -> Option<((GroupId, GroupId), Candidate)> {
     let (other, sum) = level.wakers().first().copied()?;
     let evidence = view.evidence;
-    if other == group || evidence.groups.is_kernel(other) || sum.count < HAND_OVERS.0 {
+    if other == group || view.is_aside(other) || sum.count < HAND_OVERS.0 {
         return None;
     }
     let (there, back) = (evidence.asked(group, other), evidence.asked(other, group));
@@ -353,10 +353,8 @@ fn hand_over(
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5 (it with larger messages, too)"
             .into(),
-        at_most: Some(match evidence.seen(file).syscalls {
-            true => Severity::Medium,
-            false => Severity::Low,
-        }),
+        // Whether so little should be handed over at a time, one trace does not tell.
+        at_most: Some(Severity::Low),
         ..Candidate::default()
     };
     Some(((group, other), candidate))

@@ -19,6 +19,8 @@ const THROTTLED_S: f64 = 2e-3;
 const LEAST_KNOWN: u64 = 50;
 /// Share of the time without a CPU that one other has it, from which it is the cause.
 const ONE: f64 = 0.65;
+/// Calls that a vCPU's guest runs and idles in; none where they are not recorded.
+pub const GUEST: [&str; 2] = ["", "KVM_RUN"];
 /// Most levels.
 const MOST: usize = 9;
 /// Stretches in user space, and how long, s, each is at most, from which a thread does nothing but calls.
@@ -83,6 +85,8 @@ pub enum NoCpu {
 pub struct PathSegment {
     /// Who; none for the subject.
     pub who: Option<GroupId>,
+    /// A vCPU's thread.
+    pub vcpu: bool,
     /// Time in all.
     pub all: Sum,
     /// Sum of the squares of its stretches' ticks.
@@ -217,9 +221,13 @@ impl PathSegment {
     /// Time that says nothing of the way: not recorded, or without a CPU that now this has and
     /// now that, which is the host's business.
     pub fn noise(&self) -> u64 {
-        let no_cpu = self.ticks(|_, state| state == Frame::NoCpu);
         let unknown = self.ticks(|_, state| state == Frame::Unknown);
-        unknown.saturating_add(if self.no_cpu == NoCpu::Crowd { no_cpu } else { 0 })
+        unknown.saturating_add(self.load())
+    }
+
+    /// Time without a CPU because of the host's other load.
+    pub fn load(&self) -> u64 {
+        self.ticks(|_, state| state == Frame::NoCpu && self.no_cpu == NoCpu::Crowd)
     }
 
     /// Ticks without a CPU by who had it.
@@ -270,11 +278,16 @@ impl PathSegment {
     }
 
     /// Ticks asleep of its own accord: until a timer fires, or nobody knows what, in a call that waits
-    /// by design.
+    /// by design. A vCPU idles in its guest, and not until a time-out of its own.
     pub fn pauses(&self, view: &View<'_>) -> u64 {
         self.ticks(|call, state| {
-            let by_design = call.is_none_or(|call| waits(view.frame_name(call)));
-            by_design && matches!(state, Frame::Timer | Frame::Asleep | Frame::Interrupt)
+            let name = call.map_or("", |call| view.frame_name(call));
+            let idles = !self.vcpu || GUEST.contains(&name);
+            (name.is_empty() || waits(name))
+                && match state {
+                    Frame::Timer => idles,
+                    state => matches!(state, Frame::Asleep | Frame::Interrupt),
+                }
         })
     }
 
@@ -343,6 +356,7 @@ pub fn levels(view: &View<'_>, first: Frame, start: Start) -> Vec<PathSegment> {
     while all.len() < MOST {
         let own = who.or(path.first().copied());
         let (mut level, wakers) = known(view, &nodes, (who, own), &path);
+        level.vcpu = own.is_some_and(|own| view.is_vcpu(own));
         if waited > level.all.ticks && level.all.ticks > 0 {
             level.scale(waited as f64 / level.all.ticks as f64);
         }

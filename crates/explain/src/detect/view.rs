@@ -3,6 +3,7 @@
 use super::asked::Asked;
 use super::waits::waits;
 use crate::diagnose::{is_asked, rounds, Rounds};
+use crate::evidence::collect::records;
 use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::subject::{Amount, Key, Part, Subject, SubjectKind, Who};
 use crate::evidence::tree::Tree;
@@ -178,6 +179,12 @@ impl<'a> View<'a> {
         self.vcpus.contains(&group) || is_vcpu_name(self.evidence.groups.name(group))
     }
 
+    /// True for threads of the kernel and of what records: nobody's program.
+    pub fn is_aside(&self, group: GroupId) -> bool {
+        let groups = &self.evidence.groups;
+        groups.is_kernel(group) || records(groups.name(group))
+    }
+
     /// True for threads that the trace was not made for; where that is not known, for those that
     /// their user lets wait for all others: builds, backups.
     pub fn is_foreign(&self, group: GroupId) -> bool {
@@ -325,8 +332,21 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A request.
+    /// A request, as that of the vCPU that makes it.
     pub fn subject(&self, key: Key) -> String {
+        let request = self.request(key);
+        let own = self.evidence.subjects.get(&key).filter(|own| !own.shared);
+        let tid = own.and_then(|own| own.first).map(|at| Tid { file: at.file, tid: at.tid });
+        let threads = &self.evidence.threads;
+        let vcpu = tid.filter(|tid| threads.get(tid).is_some_and(|thread| thread.is_vcpu));
+        match vcpu.and_then(|tid| self.evidence.groups.group_of(tid)) {
+            Some(group) => format!("{}'s {request}", self.evidence.groups.name(group)),
+            None => request,
+        }
+    }
+
+    /// A request by itself.
+    pub fn request(&self, key: Key) -> String {
         let way = |write: bool| if write { "write" } else { "read" };
         let device = |own: Option<&'a str>| own.map(|d| format!(" ({d})")).unwrap_or_default();
         match key.what {

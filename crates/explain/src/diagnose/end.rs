@@ -233,7 +233,8 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
         let clear = clear.map(|(e, s)| (*e, *s));
         clear.or_else(|| ends.into_iter().max_by_key(|(_, (ticks, _))| *ticks))
     };
-    if let Some((call, sum)) = focus(view, level, known) {
+    let much = |sum: &Sum| sum.ticks * OF_ALL >= level.all.ticks - unknown;
+    if let Some((call, sum)) = focus(view, level, known).filter(|(_, sum)| much(sum)) {
         let ends = by_end(Some(call), true);
         let inside = most(ends).unwrap_or((End::Syscall, (sum.ticks, sum.count)));
         let end = match inside.0 {

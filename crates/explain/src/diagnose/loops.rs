@@ -4,7 +4,6 @@
 //! these) runs beside the load. It is no subject while somebody works in a loop.
 
 use crate::detect::View;
-use crate::evidence::collect::records;
 use crate::evidence::tree::{Frame, Tree};
 use std::collections::BTreeMap;
 
@@ -30,14 +29,13 @@ pub fn rounds(tree: &Tree) -> Rounds {
 /// True if a root's thread, or one of those of its name, works in a loop.
 pub fn loops(view: &View<'_>, root: Frame) -> bool {
     let Some(group) = root.life() else { return true };
-    let groups = &view.evidence.groups;
-    if groups.is_kernel(group) || records(groups.name(group)) {
+    if view.is_aside(group) {
         return false;
     }
     if view.is_vcpu(group) {
         return true;
     }
-    let single = groups.get(group).is_some_and(|own| !own.many);
+    let single = view.evidence.groups.get(group).is_some_and(|own| !own.many);
     let goes_round = |(ticks, waits, calls): &(u64, u64, u64)| {
         let share = view.share(*ticks);
         share >= STAYS && (*waits >= ROUNDS.0 || *calls >= ROUNDS.1)
@@ -61,6 +59,7 @@ fn count(tree: &Tree, root: u32) -> (u64, u64) {
                 | Frame::Interrupt
                 | Frame::Deep
                 | Frame::Asleep
+                | Frame::Stopped(_)
         )
     };
     let (mut waits, mut calls) = (0, 0);

@@ -21,7 +21,7 @@ use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::Sym;
 use crate::rank;
-use crate::result::Finding;
+use crate::result::{Finding, Severity};
 use cause::Cause;
 use end::{ending, End};
 pub use loops::{rounds, Rounds};
@@ -29,6 +29,7 @@ pub use path::grown_call;
 use path::Path;
 use severity::weigh;
 pub use severity::Aside;
+use std::cmp::Reverse;
 pub use subjects::{is_asked, partner};
 use vmeter_render::quantity::three_digits;
 
@@ -70,6 +71,35 @@ impl Told {
         idle && aside >= Aside::Alone && self.hops == 0 && self.end.1 == End::User
     }
 
+    /// What goes first of those that are about one subject.
+    fn rank(&self, view: &View<'_>) -> (Reverse<Severity>, Aside, Reverse<u64>) {
+        let Candidate { aside, saving, .. } = self.candidate;
+        (Reverse(self.candidate.severity(view)), aside, Reverse(saving))
+    }
+
+    /// True if the other is about the same thread, or about the one at the end of this path.
+    fn holds(&self, view: &View<'_>, other: &Told) -> bool {
+        if self.is_pattern() || other.is_pattern() || other.root.life().is_none() {
+            return false;
+        }
+        let end = self.end.0.filter(|_| self.hops > 0);
+        let share = other.candidate.way.first().map_or(0.0, |step| step.share);
+        let below = end == other.root.life() && share >= path::OTHER;
+        self.root == other.root || below && self.rank(view) <= other.rank(view)
+    }
+
+    /// The other is a part of this one's tree.
+    fn takes(&mut self, view: &View<'_>, mut other: Told) {
+        if self.root == other.root && other.rank(view) < self.rank(view) {
+            std::mem::swap(self, &mut other);
+            self.candidate.parts.append(&mut other.candidate.parts);
+        }
+        // The host's load is said where it is left out.
+        if other.end.1 != End::Crowd || other.hops > 0 {
+            self.candidate.parts.push(other.candidate);
+        }
+    }
+
     /// True if both name the same cause.
     fn is_like(&self, other: &Told) -> bool {
         let request = |told: &Told| matches!(told.root, Frame::Request(_));
@@ -106,18 +136,12 @@ fn all(view: &View<'_>) -> Vec<Told> {
     for root in subjects::subjects(view) {
         let Some(path) = Path::of(view, root) else { continue };
         let main = tell(view, &path);
-        let aside = main.as_ref().map_or(Aside::No, |main| main.candidate.aside);
-        let computes = main.as_ref().is_some_and(Told::only_computes);
         let about = main.as_ref().map(|told| (told.candidate.other_program, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
             if let Some((other_program, called)) = about {
                 (other.candidate.other_program, other.candidate.called) = (other_program, called);
-            }
-            if path.levels.len() == 1 && (aside < Aside::Alone || !computes) {
-                // What it does itself is told after what it waits for, or does most.
-                other.candidate.aside = other.candidate.aside.max(aside);
             }
             Some(other)
         }));
@@ -171,6 +195,7 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         saving,
         summary: words.summary,
         way: cause.way(),
+        parts: Vec::new(),
         culprit: cause.culprit(),
         chain,
         suggestion: words.fix,
@@ -192,7 +217,6 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
 /// What several subjects wait for is said once: of a guest's request, of one that asks for it, of the one
 /// that is furthest from it.
 fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
-    use std::cmp::Reverse;
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
         let Candidate { other_program, aside, saving, called, .. } = told.candidate;
@@ -211,8 +235,12 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
     });
     let mut kept: Vec<Told> = Vec::new();
     for one in told {
-        if !kept.iter().any(|other| other.is_like(&one)) {
-            kept.push(one);
+        if kept.iter().any(|other| other.is_like(&one)) {
+            continue;
+        }
+        match kept.iter_mut().find(|other| other.holds(view, &one)) {
+            Some(other) => other.takes(view, one),
+            None => kept.push(one),
         }
     }
     kept
@@ -233,7 +261,7 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
     let all = all.filter(|c| about(c) && !c.other_program && view.share(c.saving) >= LEAST_SHARE);
     let mut all: Vec<Candidate> =
         all.map(|c| Candidate { called: view.comm().is_some(), ..c }).collect();
-    all.sort_by_key(|c| (c.why.modifier().is_none(), std::cmp::Reverse(c.saving)));
+    all.sort_by_key(|c| (c.why.modifier().is_none(), Reverse(c.saving)));
     all
 }
 

@@ -13,7 +13,7 @@ const CHILD: [&str; 6] = ["wait4", "waitid", "vfork", "clone", "clone3", "fork"]
 /// Calls that wait for a lock of user space or of a file.
 const LOCKS: [&str; 4] = ["futex", "sem", "flock", "fcntl"];
 /// Part of a thread's time, without its pauses, from which it is told beside the largest.
-const OTHER: f64 = 0.2;
+pub const OTHER: f64 = 0.2;
 /// Share of the wake-ups in an edge that the waiter must have asked for, to be a request and its answer.
 const ASKED: f64 = 0.5;
 /// Threads that one call lets go on, from which it is a barrier or a condition and not a lock.
@@ -122,6 +122,11 @@ impl Path {
     /// Ticks of the subject that are recorded, and not spent idle or because of the host's other load.
     pub fn total(&self) -> u64 {
         self.levels.first().map_or(0, |first| first.all.ticks.saturating_sub(first.noise()))
+    }
+
+    /// Ticks in which those that it waits for have no CPU because of the host's other load.
+    pub fn load(&self) -> u64 {
+        crate::sum(self.levels.iter().skip(1).map(PathSegment::load))
     }
 
     /// The same without what a thread sleeps of its own accord.

@@ -5,7 +5,7 @@ use super::end::End;
 use super::loops::loops;
 use super::path::Edge;
 use super::subjects::partner;
-use crate::detect::segments::NoCpu;
+use crate::detect::segments::{NoCpu, GUEST};
 use crate::detect::{syncs, waits, View};
 use crate::evidence::subject::{Key, SubjectKind};
 use crate::evidence::tree::Frame;
@@ -138,20 +138,19 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let why = cause.why();
     if cause.ending.end == End::Guest
         || view.share(saving) < 0.02
-        || saving * 10 < path.active(view)
+        || saving * 10 < path.active(view).saturating_sub(path.load())
     {
         return None;
     }
     let guest = view.times_requests() && vcpu && !view.is_beyond();
-    let kvm = ["", "KVM_RUN"];
     let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
     let waits_in = waits_in.map_or("", |call| view.name(call));
-    let naps = alone && waits_in.contains("nanosleep");
+    let held = held_back(cause);
     let computes =
         alone && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Idle);
     if guest
-        && !naps
-        && (computes || !kvm.contains(&waits_in))
+        && !held
+        && (computes || !GUEST.contains(&waits_in))
         && !matches!(cause.ending.end, End::Cpu(_) | End::Quota | End::Stopped(_))
     {
         // What it waits for in a request, the request tells.
@@ -162,7 +161,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let runs = |who| !view.is_beyond() && view.is_vcpu(who);
     let halts = match cause.ending.end {
         End::User | End::Syscall | End::Crowd | End::Interrupt => true,
-        End::Timer => kvm.contains(&cause.ending.call.map_or("", |call| view.name(call))),
+        End::Timer => GUEST.contains(&cause.ending.call.map_or("", |call| view.name(call))),
         _ => false,
     };
     if cause.doer().is_some_and(runs) && halts {
@@ -175,7 +174,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let says_little = why != Why::Walks
         && match cause.ending.end {
             End::User | End::Crowd | End::Peer(_) | End::Idle => true,
-            End::Timer if vcpu && call.contains("nanosleep") => false,
+            End::Timer if held => false,
             End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
             // A guest that idles does not sleep deeply.
             End::Deep => !vcpu && waits_by_design,
@@ -225,7 +224,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
             cause.ending.end,
             End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network
         )
-        && (call.is_empty() || call == "KVM_RUN")
+        && GUEST.contains(&call)
     {
         // Its guest idles.
         return None;
@@ -237,13 +236,14 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let rare = once
         || (!alone || path.workers().is_some()) && waits_for < LEAST
         || view.evidence.groups.comes_and_goes(group);
-    let idles = idles(view, cause);
+    let idles = idles(view, cause) && !held;
     let joins = edge == Some(Edge::Join);
     let own_kernel = alone && matches!(why, Why::Work | Why::Grace);
     let lone = closed < CLOSED && !own_kernel && !convoy && edge != Some(Edge::Lock);
     // It asks one that is known, which does not answer: `poll (DNS server 10.0.0.1)`.
     let unanswered = why == Why::Timer && call.contains(" (");
     let kept = unanswered
+        || held
         || (matches!(cause.ending.end, End::Quota | End::Stopped(_))
             || firm && matches!(cause.ending.end, End::Cpu(_)))
             && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
@@ -267,17 +267,18 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
     let idle = alone && !convoy && says_little || job;
     // Of a wait that ends nobody knows by what, the other end says more.
-    let vague = !alone
-        && match cause.ending.end {
-            End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
-            End::Kernel(_) => cause.ending.call.is_none(),
-            // A circle has no end.
-            End::Peer(who) => (0..path.doer).any(|at| path.group_at(view, at) == Some(who)),
-            End::Timer => pause && yields(cause),
-            // Between two calls of strace is its own time, too.
-            End::User => strace,
-            _ => false,
-        };
+    let vague = alone && !held && cause.ending.end == End::Timer && yields(cause)
+        || !alone
+            && match cause.ending.end {
+                End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
+                End::Kernel(_) => cause.ending.call.is_none(),
+                // A circle has no end.
+                End::Peer(who) => (0..path.doer).any(|at| path.group_at(view, at) == Some(who)),
+                End::Timer => pause && yields(cause),
+                // Between two calls of strace is its own time, too.
+                End::User => strace,
+                _ => false,
+            };
     // One that computes and has no CPU meanwhile: nobody waits for it.
     let bystander = alone && !vcpu && !asked && matches!(cause.ending.end, End::Cpu(_));
     let unasked = closed < CLOSED && (idles && !kept || rare || bystander);
@@ -297,15 +298,22 @@ fn is_pause(cause: &Cause<'_>) -> bool {
     cause.path.doer > 0 && cause.lock().is_none()
 }
 
-/// In a loop of two the one naps, and the other does something else for a considerable part of the round:
-/// what takes the time is that, and the nap is when nobody asks.
+/// In a loop the one naps, and the other, or itself, does something else for a considerable part of the
+/// round: what takes the time is that, and the nap is when nobody asks.
 fn yields(cause: &Cause<'_>) -> bool {
     let (view, path) = (cause.view, cause.path);
     let call = cause.ending.call.map_or("", |call| view.name(call));
-    let Some(next) = path.levels.get(1).and_then(|level| level.who) else { return false };
-    let waits = path.levels[0].ticks(|_, state| state == Frame::Waker(next));
+    let next = path.levels.get(1).and_then(|level| level.who).map(Frame::Waker);
+    let waits = path.levels[0].ticks(|_, state| Some(state) == next);
     let does = path.active(view).saturating_sub(waits);
     (call.is_empty() || call.ends_with("nanosleep")) && does * CONSIDERABLE >= path.total()
+}
+
+/// A vCPU that sleeps until a time-out of its own: its guest idles otherwise, so that is a throttle.
+fn held_back(cause: &Cause<'_>) -> bool {
+    let call = cause.ending.call.map_or("", |call| cause.view.name(call));
+    let timer = cause.path.doer == 0 && cause.ending.end == End::Timer;
+    timer && cause.ending.count >= LEAST && cause.path.levels[0].vcpu && !GUEST.contains(&call)
 }
 
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
@@ -342,6 +350,7 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
     let hops = cause.path.doer > 0;
     match cause.why() {
         Why::Throttled | Why::Stopped => None,
+        Why::Timer if held_back(cause) => None,
         Why::Lock if closed => None,
         // Threads of one priority share a CPU: that is the host's load.
         Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !cause.view.evidence.own.contains(&rival)) => {

@@ -3,7 +3,6 @@
 use super::loops::loops;
 use crate::detect::segments::{level_of, Doing, PathSegment};
 use crate::detect::View;
-use crate::evidence::collect::records;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
 use std::collections::BTreeMap;
@@ -55,9 +54,7 @@ fn threads(view: &View<'_>) -> Vec<Frame> {
     for (_, node) in view.tree().roots() {
         let Some(group) = node.frame.life() else { continue };
         let named = view.is_named(group);
-        let groups = &view.evidence.groups;
-        let aside = groups.is_kernel(group) || records(groups.name(group));
-        let shows = view.share(node.ticks) >= LEAST_LIFE && !aside;
+        let shows = view.share(node.ticks) >= LEAST_LIFE && !view.is_aside(group);
         match node.frame {
             _ if !shows && !named => {}
             Frame::Life(_) => all.push(node.frame),

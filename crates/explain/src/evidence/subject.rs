@@ -225,6 +225,8 @@ pub struct Subject {
     pub series: Series,
     /// First instance.
     pub first: Option<Place>,
+    /// Several threads make it.
+    pub shared: bool,
     /// Longest instance.
     pub worst: Option<(u64, Place)>,
     /// The longest ones, longest first.
@@ -251,7 +253,8 @@ impl Subject {
         self.length.add(anatomy.total);
         self.net.add(net);
         self.series.add(net, anatomy.calls);
-        self.first.get_or_insert(anatomy.place);
+        let first = self.first.get_or_insert(anatomy.place);
+        self.shared |= first.tid != anatomy.place.tid;
         if self.worst.is_none_or(|(ticks, _)| ticks < anatomy.total) {
             self.worst = Some((anatomy.total, anatomy.place));
         }

@@ -57,7 +57,7 @@ impl<'a> ExplainReport<'a> {
             _ => document.heading(format!("{number}. {}", capital(&finding.summary)), note),
         }
         if !finding.way.is_empty() {
-            document.push(Block::Outline(way(&finding.way)));
+            document.push(Block::Outline(ways(finding)));
         }
         let mut facts = Vec::new();
         // The way says at a glance what the chain says in full.
@@ -167,8 +167,17 @@ fn saves(finding: &Finding) -> Fact {
     }
 }
 
-/// Who waits for whom, each below the one that waits for it.
-fn way(steps: &[Step]) -> Outline {
+/// Who waits for whom, each below the one that waits for it; of what else takes time, its two ends.
+fn ways(finding: &Finding) -> Outline {
+    let mut ways: Vec<Vec<&Step>> = vec![finding.way.iter().collect()];
+    for way in &finding.besides {
+        ways.push(way.first().into_iter().chain(way.iter().skip(1).last()).collect());
+    }
+    let ways = ways.into_iter();
+    Outline { legend: LEGEND.to_string(), roots: ways.filter_map(way).collect() }
+}
+
+fn way(steps: Vec<&Step>) -> Option<Node> {
     let node = |below: Option<Node>, step: &Step| {
         let time = step.time_s.map(|s| format!("{}  ", brief_seconds(s))).unwrap_or_default();
         Some(Node {
@@ -178,8 +187,7 @@ fn way(steps: &[Step]) -> Outline {
             ..Node::default()
         })
     };
-    let root = steps.iter().rev().fold(None, node);
-    Outline { legend: LEGEND.to_string(), roots: root.into_iter().collect() }
+    steps.into_iter().rev().fold(None, node)
 }
 
 /// vCPUs at a glance.

@@ -123,7 +123,7 @@ fn counts(view: &View<'_>) -> BTreeMap<String, (u64, f64, Option<GroupId>)> {
     };
     for (key, subject) in view.requests() {
         let seconds = view.seconds(subject.total).unwrap_or(0.0);
-        add(view.subject(key), subject.count, 2.0 * seconds, None);
+        add(view.request(key), subject.count, 2.0 * seconds, None);
     }
     for ((who, call), calls) in evidence.ledger.calls.iter().filter(|((who, _), _)| chosen(*who)) {
         let seconds = view.seconds(calls.ticks).unwrap_or(0.0);
@@ -181,7 +181,7 @@ fn name<'a>(view: &'a View<'_>, frame: Frame, (own, order): (bool, &Order)) -> N
             format!("{} {order}", groups.common(who)).into()
         }
         Frame::Call(name) | Frame::Work(name) | Frame::Irq(name) => view.name(name).into(),
-        Frame::Request(key) => view.subject(key).into(),
+        Frame::Request(key) => view.request(key).into(),
         _ => "".into(),
     };
     (discriminant(&frame), text)
