@@ -119,7 +119,7 @@ pub struct Loaded(Known);
 pub fn load(files: &[PathBuf], options: &Options) -> Result<Loaded, ExplainError> { Ok(Loaded(read(files, options)?)) }
 impl Loaded {
     /// Tells it.
-    pub fn told(&self, options: &Options) -> ExplainResult { let view = self.0.view(options); told(&self.0, &view) }
+    pub fn told(&self, options: &Options) -> ExplainResult { let view = self.0.view(options); told(&self.0, &view, diagnose::findings(&view)) }
 }
 """
 

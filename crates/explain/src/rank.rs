@@ -78,7 +78,7 @@ fn besides(part: &Candidate) -> Link {
 }
 
 /// What a detector has found, with its severity and the interval of its saving.
-pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
+pub fn finding(view: &View<'_>, mut candidate: Candidate) -> Finding {
     let share = view.share(candidate.saving);
     let severity = if candidate.other_program { Severity::Low } else { candidate.severity(view) };
     // Several threads' time is no more than the time that went by.
@@ -92,8 +92,8 @@ pub fn finding(view: &View<'_>, candidate: Candidate) -> Finding {
     let bounds = [(saving - error).max(0.0), most.min(span as f64)];
     let interval = bounds.map(|ticks| view.seconds(ticks as u64));
     let (confirm, suggestion) = pasted(&candidate);
-    let mut candidate = candidate;
-    let parts = std::mem::take(&mut candidate.parts);
+    let mut parts = std::mem::take(&mut candidate.parts);
+    parts.sort_by_key(|part| std::cmp::Reverse(part.saving));
     candidate.chain.extend(parts.iter().take(MOST_PARTS).map(besides));
     let besides = parts.into_iter().take(MOST_PARTS).map(|part| part.way).collect();
     Finding {

@@ -271,13 +271,16 @@ fn a_lock_that_is_held_asleep_is_told_with_the_call_that_waits_for_it() {
     let flock = sleeps_with(FLOCK).explain();
     let first = &flock.findings[0];
     assert_eq!(word(first), "lock", "{first:#?}");
-    assert!(first.summary.contains("waits in flock for a lock that arch holds"), "{first:#?}");
-    assert!(first.summary.contains("arch holds, which sleeps in clock_nanosleep"), "{first:#?}");
+    assert!(first.summary.contains("waits in flock for a lock that arch (20) holds"), "{first:#?}");
+    assert!(
+        first.summary.contains("arch (20) holds, which sleeps in clock_nanosleep"),
+        "{first:#?}"
+    );
     assert!(!first.suggestion.contains("event"), "{first:#?}");
     // A futex may be a lock, or what tells of an event.
     let futex = sleeps_with(FUTEX).explain();
     let first = &futex.findings[0];
     assert_eq!(word(first), "timer-wait", "{first:#?}");
-    assert!(first.summary.contains("waits in futex for a lock that arch holds"), "{first:#?}");
+    assert!(first.summary.contains("waits in futex for a lock that arch (20) holds"), "{first:#?}");
     assert!(first.suggestion.contains("lock"), "{first:#?}");
 }

@@ -38,7 +38,7 @@ fn reads_well(name: &str, result: &ExplainResult) {
     pastes(name, result);
     for finding in &result.findings {
         let headline = &finding.summary;
-        assert!(headline.split_whitespace().count() <= 20, "{name}: {headline}");
+        assert!(headline.split_whitespace().count() <= 22, "{name}: {headline}");
         assert!(
             !finding.suggestion.is_empty() && !finding.confirm.is_empty(),
             "{name}: {headline}"

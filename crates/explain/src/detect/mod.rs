@@ -13,6 +13,7 @@ mod followed;
 mod gap;
 pub mod growth;
 mod kernel_events;
+pub mod levels;
 mod logged;
 mod missing_events;
 mod names;

@@ -3,7 +3,8 @@
 //! switches.
 
 use super::growth::{series_grows, Growth};
-use super::segments::{level_of, PathSegment};
+use super::levels::level_of;
+use super::segments::PathSegment;
 use super::view::LEAST_SHARE;
 use super::waits::waits;
 use super::{Candidate, Detector, View};

@@ -1,7 +1,8 @@
 //! Threads that may not run until their cgroup's quota is refilled, whoever else has the CPUs.
 
+use super::levels::level_of;
 use super::patterns::link;
-use super::segments::{level_of, NoCpu};
+use super::segments::NoCpu;
 use super::{Candidate, View};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -11,10 +12,9 @@ use std::collections::BTreeSet;
 use std::f64::consts::TAU;
 use vmeter_render::quantity::{brief_percent, grouped};
 
-/// Periods of quotas (`cpu.cfs_period_us`, `cpu.max`), s, the usual one first.
-const PERIODS_S: [f64; 8] = [0.1, 0.05, 0.02, 0.025, 0.04, 0.2, 0.25, 0.5];
-/// How many times as much evidence another than the usual one needs: there are many of them.
-const OTHERS: f64 = 1.5;
+/// The period of quotas (`cpu.cfs_period_us`, `cpu.max`), s, as the kernel has it unless it is changed.
+/// Shorter ones are also those of threads that have a CPU in turn, a tick each.
+const PERIOD_S: f64 = 0.1;
 /// A wait for a CPU that is longer than the slices of three others, s: these come in turns, at a period, too.
 const LATE_S: f64 = 15e-3;
 /// So many of these, and how much they must be at the same time of the period: 1 for all.
@@ -50,7 +50,7 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
             return None;
         }
         let (spans, count) = waits(view, *who, quota);
-        told(view, *who, quota.0, (union(spans), count))
+        told(view, *who, (union(spans), count))
     };
     let mut found: Vec<Candidate> = view.evidence.late.keys().filter_map(of_group).collect();
     found.sort_by_key(|candidate| (candidate.other_program, std::cmp::Reverse(candidate.saving)));
@@ -59,22 +59,19 @@ pub fn throttled(view: &View<'_>) -> Vec<Candidate> {
     found
 }
 
-/// The period, s, and when in it, s, threads of a name get a CPU again after they waited long, if they do
-/// so at multiples of it only, whoever else has it: their cgroup's quota is refilled then.
-pub fn by_quota(view: &View<'_>, who: GroupId) -> Option<(f64, f64)> {
+/// When in a period, s, threads of a name get a CPU again after they waited long, if they do so at
+/// multiples of it only, whoever else has it: their cgroup's quota is refilled then.
+pub fn by_quota(view: &View<'_>, who: GroupId) -> Option<f64> {
     let late = view.evidence.late.get(&who).into_iter().flatten();
     let long = late.filter_map(|(at, waited)| Some((view.seconds(*at)?, view.seconds(*waited)?)));
     let long: Vec<(f64, f64)> = long.filter(|(_, waited)| *waited >= LATE_S).collect();
-    PERIODS_S.iter().enumerate().find_map(|(at, period)| {
-        let phase = phase(&long, *period, if at == 0 { 1.0 } else { OTHERS })?;
-        Some((*period, phase))
-    })
+    phase(&long)
 }
 
 /// When in a period waits end, if they end at the same time of it; as the resultant of vectors (Rayleigh).
-fn phase(long: &[(f64, f64)], period: f64, times: f64) -> Option<f64> {
+fn phase(long: &[(f64, f64)]) -> Option<f64> {
     // Waits for others' slices are shorter: they count for less.
-    let waits = long.iter().map(|(at, waited)| (at / period * TAU, waited.powi(2)));
+    let waits = long.iter().map(|(at, waited)| (at / PERIOD_S * TAU, waited.powi(2)));
     let waits: Vec<(f64, f64)> = waits.collect();
     let periods: BTreeSet<i64> =
         waits.iter().map(|(angle, _)| (angle / TAU).round() as i64).collect();
@@ -87,20 +84,20 @@ fn phase(long: &[(f64, f64)], period: f64, times: f64) -> Option<f64> {
     let many = all * all / squares.max(f64::MIN_POSITIVE);
     let waits = many.min(periods.len() as f64);
     let enough = [(EXACT, FEW_LATE), (SAME, LEAST_LATE), (MOST_SAME, MANY_LATE)];
-    enough.into_iter().any(|(part, least)| same >= part && waits >= least * times).then(|| {
+    enough.into_iter().any(|(part, least)| same >= part && waits >= least).then(|| {
         let turn = sum(f64::sin).atan2(sum(f64::cos)) / TAU;
-        turn.rem_euclid(1.0) * period
+        turn.rem_euclid(1.0) * PERIOD_S
     })
 }
 
-fn waits(view: &View<'_>, who: GroupId, (period, phase): (f64, f64)) -> Waits {
+fn waits(view: &View<'_>, who: GroupId, phase: f64) -> Waits {
     let late = view.evidence.late.get(&who).into_iter().flatten();
     let held = late.filter(|(at, waited)| {
         let (Some(at), Some(waited)) = (view.seconds(*at), view.seconds(*waited)) else {
             return false;
         };
-        let away = (at - phase).rem_euclid(period);
-        waited >= LATE_S && away.min(period - away) <= NEAR * period
+        let away = (at - phase).rem_euclid(PERIOD_S);
+        waited >= LATE_S && away.min(PERIOD_S - away) <= NEAR * PERIOD_S
     });
     let spans: Vec<(u64, u64)> =
         held.map(|(at, waited)| (at.saturating_sub(*waited), *at)).collect();
@@ -119,13 +116,8 @@ fn union(mut spans: Vec<(u64, u64)>) -> u64 {
     all
 }
 
-fn told(
-    view: &View<'_>,
-    who: GroupId,
-    period: f64,
-    (ticks, count): (u64, u64),
-) -> Option<Candidate> {
-    let period = vmeter_render::quantity::brief_seconds(period);
+fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Candidate> {
+    let period = vmeter_render::quantity::brief_seconds(PERIOD_S);
     let share = view.share(ticks);
     if share < SHARE {
         return None;

@@ -4,6 +4,7 @@ use super::end::{is_brief, End, Ending};
 use super::locks;
 use super::path::{Edge, Hop, Path};
 use crate::detect::growth::{series_grows, time_grows, Growth};
+use crate::detect::segments::GUEST;
 use crate::detect::{is_grace, syncs, Peers, View, LEAST_COUNT};
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, SubjectKind};
@@ -24,6 +25,8 @@ const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
 /// A process that is there for longer does more than to start and to end, s.
 const BRIEF_CHILD: f64 = 0.1;
+/// Sleeps from which they come again and again.
+const AGAIN: u64 = 10;
 /// Calls in a row from which one would do for all.
 const MANY: f64 = 32.0;
 /// Where nobody recorded what has a CPU: so many calls for so few bytes.
@@ -273,6 +276,14 @@ impl<'a> Cause<'a> {
             }
             _ => None,
         }
+    }
+
+    /// A vCPU that sleeps until a time-out of its own, again and again: its guest idles otherwise, so that
+    /// is a throttle.
+    pub(super) fn held_back(&self) -> bool {
+        let Ending { end, count, .. } = self.ending;
+        let timer = self.path.doer == 0 && end == End::Timer && count >= AGAIN;
+        timer && self.path.levels[0].vcpu && !GUEST.contains(&self.call())
     }
 
     pub(super) fn calls_seen(&self) -> bool {

@@ -13,7 +13,9 @@ impl Cause<'_> {
     /// The path, a step a level.
     pub fn way(&self) -> Vec<Step> {
         let (view, path) = (self.view, self.path);
-        let whole = path.levels.first().map_or(1, |first| first.all.ticks).max(1);
+        // As the claims do: without the time that the host's other load had the CPU.
+        let own = |first: &PathSegment| first.all.ticks.saturating_sub(first.load());
+        let whole = path.levels.first().map_or(1, own).max(1);
         let steps = path.levels.iter().enumerate().filter_map(|(at, level)| {
             let next = path.levels.get(at + 1).and_then(|next| next.who).map(Frame::Waker);
             let mut parts = PathSegment::sorted(&level.parts).into_iter();

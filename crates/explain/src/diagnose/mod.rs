@@ -136,12 +136,19 @@ fn all(view: &View<'_>) -> Vec<Told> {
     for root in subjects::subjects(view) {
         let Some(path) = Path::of(view, root) else { continue };
         let main = tell(view, &path);
+        // What it does itself comes after what it waits for, or does most; but before its pauses.
+        let pauses = main.as_ref().is_some_and(|main| main.hops == 0 && main.end.1 == End::Timer);
+        let aside = main.as_ref().filter(|_| !pauses).map(|main| main.candidate.aside);
+        let computes = main.as_ref().is_some_and(Told::only_computes);
         let about = main.as_ref().map(|told| (told.candidate.other_program, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
             let mut other = Told { besides: true, ..tell(view, &path)? };
             if let Some((other_program, called)) = about {
                 (other.candidate.other_program, other.candidate.called) = (other_program, called);
+            }
+            if path.levels.len() == 1 && (aside < Some(Aside::Alone) || !computes) {
+                other.candidate.aside = other.candidate.aside.max(aside.unwrap_or_default());
             }
             Some(other)
         }));

@@ -2,7 +2,8 @@
 
 use super::end::{ending, End, Ending};
 use super::locks;
-use crate::detect::segments::{levels, PathSegment, Start};
+use crate::detect::levels::{levels, Start};
+use crate::detect::segments::PathSegment;
 use crate::detect::{waits, View, LEAST_SHARE};
 use crate::evidence::groups::{is_vcpu_name, GroupId, BORN};
 use crate::evidence::tree::Frame;

@@ -338,6 +338,9 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
             "strace -f -T -e trace=network,read,write -p PID"),
         (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
+        (Why::Timer, _) if cause.held_back() => (
+            "find what makes the vCPU's thread sleep while its guest has work: auto-converge of a migration does, and retries of a call do".into(),
+            "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),

@@ -145,7 +145,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let guest = view.times_requests() && vcpu && !view.is_beyond();
     let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
     let waits_in = waits_in.map_or("", |call| view.name(call));
-    let held = held_back(cause);
+    let held = cause.held_back();
     let computes =
         alone && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Idle);
     if guest
@@ -309,13 +309,6 @@ fn yields(cause: &Cause<'_>) -> bool {
     (call.is_empty() || call.ends_with("nanosleep")) && does * CONSIDERABLE >= path.total()
 }
 
-/// A vCPU that sleeps until a time-out of its own: its guest idles otherwise, so that is a throttle.
-fn held_back(cause: &Cause<'_>) -> bool {
-    let call = cause.ending.call.map_or("", |call| cause.view.name(call));
-    let timer = cause.path.doer == 0 && cause.ending.end == End::Timer;
-    timer && cause.ending.count >= LEAST && cause.path.levels[0].vcpu && !GUEST.contains(&call)
-}
-
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
 fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     if view.is_beyond() {
@@ -350,7 +343,7 @@ fn cap(cause: &Cause<'_>, closed: bool) -> Option<Severity> {
     let hops = cause.path.doer > 0;
     match cause.why() {
         Why::Throttled | Why::Stopped => None,
-        Why::Timer if held_back(cause) => None,
+        Why::Timer if cause.held_back() => None,
         Why::Lock if closed => None,
         // Threads of one priority share a CPU: that is the host's load.
         Why::NoCpu if matches!(cause.path.last().no_cpu, NoCpu::Shared(rival) if !cause.view.evidence.own.contains(&rival)) => {

@@ -1,7 +1,8 @@
 //! Whose time is explained: a guest's requests, and the threads that these do not lead to.
 
 use super::loops::loops;
-use crate::detect::segments::{level_of, Doing, PathSegment};
+use crate::detect::levels::level_of;
+use crate::detect::segments::{Doing, PathSegment};
 use crate::detect::View;
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
