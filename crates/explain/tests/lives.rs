@@ -131,7 +131,37 @@ fn time_outs_of_a_vcpu_are_told() {
     let result = trace.explain_comm("CPU 0/TCG");
     let first = &result.findings[0];
     assert_eq!(word(first), "timer-wait", "{:#?}", result.findings);
+    assert_eq!(first.severity, Severity::High, "its guest stands still meanwhile: {first:#?}");
     assert!(first.summary.contains("50 times"), "{first:#?}");
+}
+
+#[test]
+fn one_finding_has_the_parts_of_its_subject() {
+    const CLIENT: &str = "client-10";
+    let mut trace = Trace::new();
+    for _ in 0..40 {
+        for (server, us) in [("first-20", 6_000), ("second-30", 3_000)] {
+            trace.event(1, CLIENT, "sys_enter: NR 1 (4, 0, 0, 0, 0, 0)");
+            trace.wake(1, CLIENT, server);
+            trace.event(1, CLIENT, "sys_exit: NR 1 = 1");
+            trace.event(1, CLIENT, "sys_enter: NR 0 (3, 0, 0, 0, 0, 0)");
+            trace.switch(1, CLIENT, "S", server);
+            trace.event(1, server, "sys_exit: NR 0 = 1");
+            trace.event(us, server, "sys_enter: NR 1 (4, 0, 0, 0, 0, 0)");
+            trace.wake(1, server, CLIENT);
+            trace.event(1, server, "sys_exit: NR 1 = 1");
+            trace.event(1, server, "sys_enter: NR 0 (3, 0, 0, 0, 0, 0)");
+            trace.switch(1, server, "S", CLIENT);
+            trace.event(1, CLIENT, "sys_exit: NR 0 = 1");
+        }
+    }
+    let result = trace.explain();
+    let first = &result.findings[0];
+    assert!(first.summary.contains("first (20), which computes"), "{:#?}", result.findings);
+    let part = first.chain.iter().find(|link| link.claim.starts_with("besides (user-cpu, 3"));
+    assert!(part.is_some_and(|part| part.claim.contains("second (30)")), "{first:#?}");
+    let about = result.findings.iter().filter(|finding| finding.subject == first.subject);
+    assert_eq!((about.count(), first.besides.len()), (1, 1), "{:#?}", result.findings);
 }
 
 /// Text of perf: no flags; a thread that sleeps is woken while now this and now that has the CPU.
