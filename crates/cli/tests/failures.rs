@@ -53,7 +53,7 @@ fn what_is_not_valid_is_refused_with_what_is() {
     let seeded = lab.command(&["bench", "--vmm", "mock"]).env("VMETER_SEED", "0x1f").output();
     let seeded: common::Ran = seeded.expect("vmeter").into();
     assert_eq!(seeded.status, 2, "{}", seeded.stderr);
-    assert!(seeded.stderr.contains("VMETER_SEED=0x1f: expected a number"), "{}", seeded.stderr);
+    assert!(seeded.stderr.contains("VMETER_SEED=0x1f: expected an integer"), "{}", seeded.stderr);
     for (arguments, expected) in refused {
         let ran = lab.run(arguments);
         assert_eq!(ran.status, 2, "{arguments:?}: {}", ran.stderr);
@@ -435,6 +435,6 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
     let said = ran.stdout + &ran.stderr;
-    assert!(said.contains("has changed since") && said.contains(text(&vmm)), "{said}");
+    assert!(said.contains("have changed since") && said.contains(text(&vmm)), "{said}");
     assert!(!said.contains("--resume"), "{said}");
 }

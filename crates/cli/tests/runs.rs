@@ -236,7 +236,7 @@ fn what_is_rather_the_hosts_fails_no_gate() {
     let open = held(&slower, is.expect("a percentage"));
     assert_eq!(open.status, 4, "{}", open.stderr);
     let says = |word: &str| open.stderr.contains(word);
-    assert!(says("decide nothing") && says("boot --baseline"), "{}", open.stderr);
+    assert!(says("cannot decide") && says("boot --baseline"), "{}", open.stderr);
     assert!(!says("about"), "{}", open.stderr);
     let slow_host = gate(&boots("11", 1.4, 0.0));
     assert!(told(&slow_host.stdout), "{}", slow_host.stdout);

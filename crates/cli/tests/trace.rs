@@ -65,7 +65,7 @@ fn lost_events_are_said_wherever_a_figure_depends_on_them() {
         .filter(|l| l.trim_start().starts_with("name") || l.contains(" name "))
         .count();
     let words = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said = words.matches("lower bounds, as 842,596 events were lost").count();
+    let said = words.matches("lower bounds, because 842,596 events were lost").count();
     assert!(said + 1 >= tables, "{said} of {tables}\n{}", ran.stdout);
     assert!(
         ran.stdout.lines().any(|l| l.contains("0x3f8") && l.contains("serial  ")),

@@ -13,6 +13,7 @@ pub mod detect;
 pub mod diagnose;
 pub mod evidence;
 pub mod kind;
+mod log_gaps;
 pub mod merge;
 pub mod moment;
 pub mod rank;
@@ -21,7 +22,6 @@ pub mod report;
 pub mod result;
 pub mod say;
 mod spool;
-mod stands;
 pub mod versus;
 
 use crate::result::{ExplainResult, Finding};

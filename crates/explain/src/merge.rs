@@ -3,10 +3,10 @@
 //! Each source decodes one event ahead; the earliest on the common time base comes
 //! next. A [`Moment`] is plain data, so nothing borrows from the readers.
 
+use crate::log_gaps::LogGaps;
 use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
 use crate::spool::Spool;
-use crate::stands::Stands;
 use crate::ExplainError;
 use vmeter_timebase::Clocks;
 use vmeter_trace::event::StrField;
@@ -39,7 +39,7 @@ struct Source {
     events: u64,
     next: Option<Moment>,
     /// Between which events time goes by, in a device model's log.
-    stands: Option<Stands>,
+    stands: Option<LogGaps>,
 }
 
 /// Files on their way.
@@ -74,7 +74,7 @@ impl Merge {
                 stands: None,
             };
             let is_log = source.reader.info().format.starts_with("QEMU");
-            source.stands = is_log.then(Stands::default);
+            source.stands = is_log.then(LogGaps::default);
             source.advance(number as u16, &merge.clocks);
             merge.files.push(spool.name(path));
             merge.sources.push(source);

@@ -1,6 +1,6 @@
 //! A file whose events have all come: what is left are names and losses.
 
-use crate::stands::Stands;
+use crate::log_gaps::LogGaps;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::{Decoder, NameId};
 use vmeter_trace::{EventReader, Losses};
@@ -20,7 +20,7 @@ pub struct Read {
     pub(crate) decoder: Decoder,
     pub(crate) names: FastMap<i32, Box<str>>,
     pub(crate) reader: Box<dyn EventReader>,
-    pub(crate) stands: Option<Stands>,
+    pub(crate) stands: Option<LogGaps>,
 }
 
 impl Read {

@@ -40,7 +40,7 @@ fn a_session_goes_on_where_it_was_begun() {
     assert!(resumed.0 == Some(2) && resumed.1.contains("m.sh"), "{resumed:?}");
     std::fs::rename(lab.path("a"), lab.path("moved")).expect("moved");
     let resumed = vmeter("b", &["--resume", "../moved/s", "--runs", "4"]);
-    assert!(resumed.0 == Some(2) && resumed.1.contains("begun in"), "{resumed:?}");
+    assert!(resumed.0 == Some(2) && resumed.1.contains("began in"), "{resumed:?}");
     std::fs::rename(lab.path("moved"), lab.path("a")).expect("moved back");
     assert_eq!(runs(), 3);
 }
@@ -176,7 +176,7 @@ fn a_run_that_cannot_be_is_made_again() {
         let dir = saved(&lab, &words, &words[0]);
         take_their_time(&dir);
         let shown = lab.run(&["show", text(&dir)]);
-        refused(&shown, "which cannot be");
+        refused(&shown, "is impossible");
         let resumed = lab.run(&[&words[0], "--resume", text(&dir)]);
         assert_eq!(resumed.status, 0, "{}", resumed.stderr);
         assert!(dir.join("runs/0001.damaged").exists(), "{}", resumed.stderr);

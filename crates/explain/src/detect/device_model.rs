@@ -73,7 +73,7 @@ impl DeviceModel {
                       (which calls are in the accesses: record in dom0, and explain both)"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
-            at_most: Some(Severity::Low),
+            max_severity: Some(Severity::Low),
             ..Candidate::default()
         })
     }

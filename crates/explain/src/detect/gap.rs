@@ -5,7 +5,7 @@
 //! is recorded. It says what was last seen, what ended it and who was waited for, no more; so
 //! it is never of high severity.
 
-use super::picture::doing;
+use super::blame_tree::doing;
 use super::view::LEAST_COUNT;
 use super::{Candidate, Detector, View};
 use crate::evidence::subject::{Breakdown, Key, Subject, SubjectKind};
@@ -107,7 +107,7 @@ impl Gap {
                          or another process; record more kinds of events if nothing is seen"
                 .into(),
             confirm: format!("vmeter trace report TRACE (from the stamp {} on)", long.place.stamp),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
     }

@@ -103,7 +103,7 @@ impl KernelEvents {
             chain: vec![link(view, file, claim, count, ticks, first.map(|place| (0, place)))],
             suggestion: suggestion.into(),
             confirm: "grep -H . /sys/fs/cgroup/*/memory.{max,high,events}; vmstat 1 5".into(),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             other_program: view.is_foreign(group),
             ..Candidate::default()
         })
@@ -142,7 +142,7 @@ impl KernelEvents {
             suggestion,
             confirm: "nstat -az TcpExtListenOverflows TcpExtTCPSynRetrans TcpRetransSegs; ss -ltn"
                 .into(),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
     }

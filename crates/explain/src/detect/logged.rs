@@ -83,7 +83,7 @@ impl SlowInLog {
                          and what its thread does until then"
                 .into(),
             confirm: "vmeter explain -- COMMAND".into(),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
     }

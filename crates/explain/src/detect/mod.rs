@@ -4,8 +4,9 @@
 //! subject and how much time would be saved; [`crate::rank`] joins what several say of
 //! one subject. Thresholds are in [`view`], with their reasons.
 
-mod asked;
+mod blame_tree;
 mod busy;
+mod comm_filter;
 mod contrast;
 mod device_model;
 mod exits;
@@ -14,17 +15,16 @@ mod gap;
 pub mod growth;
 mod kernel_events;
 pub mod levels;
+mod log_gaps;
 mod logged;
 mod missing_events;
 mod names;
 mod outlier;
 pub mod outline;
 mod patterns;
-mod picture;
 pub mod segments;
 mod signals;
 mod small_accesses;
-mod stands;
 pub mod throttled;
 mod vcpus;
 mod view;
@@ -35,11 +35,11 @@ use crate::evidence::groups::GroupId;
 use crate::evidence::subject::Key;
 use crate::kind::Why;
 use crate::result::{Link, Severity, Step};
+pub use blame_tree::pictures;
 pub use busy::warnings as busy_host;
 pub use followed::followed;
 pub use missing_events::{nobody, not_recorded, partial};
 pub use outlier::outlier;
-pub use picture::pictures;
 pub use view::{Peers, View, LEAST_COUNT, LEAST_SHARE};
 pub use waits::{is_grace, polls, syncs, timed_out, waits};
 
@@ -85,14 +85,14 @@ pub struct Candidate {
     /// It is about threads that are called as was asked: told before others of their program.
     pub called: bool,
     /// Its severity whatever it would save, for what is not the machine's own doing.
-    pub at_most: Option<Severity>,
+    pub max_severity: Option<Severity>,
 }
 
 impl Candidate {
     /// How severe it is, as far as it may be.
     pub fn severity(&self, view: &View<'_>) -> Severity {
         let severity = Severity::of_share(view.share(self.saving));
-        self.at_most.map_or(severity, |most| severity.min(most))
+        self.max_severity.map_or(severity, |most| severity.min(most))
     }
 }
 
@@ -111,7 +111,7 @@ pub static DETECTORS: &[&dyn Detector] = &[
     &signals::Signals,
     &kernel_events::KernelEvents,
     &logged::SlowInLog,
-    &stands::LogGap,
+    &log_gaps::LogGap,
     &gap::Gap,
     &patterns::Patterns,
 ];

@@ -265,7 +265,7 @@ fn herd(
         chain,
         suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
         confirm: "perf stat -e context-switches -p PID sleep 5 (it with one waiting thread and with all)".into(),
-        at_most: (!known).then_some(Severity::Medium),
+        max_severity: (!known).then_some(Severity::Medium),
         ..Candidate::default()
     })
 }
@@ -355,7 +355,7 @@ fn hand_over(
         confirm: "perf stat -e context-switches -p PID sleep 5 (it with larger messages, too)"
             .into(),
         // Whether so little should be handed over at a time, one trace does not tell.
-        at_most: Some(Severity::Low),
+        max_severity: Some(Severity::Low),
         ..Candidate::default()
     };
     Some(((group, other), candidate))

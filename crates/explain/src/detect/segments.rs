@@ -49,7 +49,7 @@ impl Sum {
 pub enum NoCpu {
     /// The host's other load has it, now this and now that.
     #[default]
-    Crowd,
+    HostLoad,
     /// A quota holds it back.
     Quota,
     /// One has it by a higher priority.
@@ -207,7 +207,7 @@ impl PathSegment {
 
     /// Time without a CPU because of the host's other load.
     pub fn load(&self) -> u64 {
-        self.ticks(|_, state| state == Frame::NoCpu && self.no_cpu == NoCpu::Crowd)
+        self.ticks(|_, state| state == Frame::NoCpu && self.no_cpu == NoCpu::HostLoad)
     }
 
     /// Ticks without a CPU by who had it.

@@ -91,7 +91,7 @@ impl Signals {
             chain: vec![view.link(file, claim, (count, saving), &[], &[])],
             suggestion: "tell by an eventfd, a futex or a flag instead; or send fewer".into(),
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
-            at_most: Some(if known.is_some() { Severity::Medium } else { Severity::Low }),
+            max_severity: Some(if known.is_some() { Severity::Medium } else { Severity::Low }),
             aside: if known.is_none() { Aside::Rare } else { Aside::No },
             ..Candidate::default()
         })

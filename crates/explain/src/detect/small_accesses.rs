@@ -93,7 +93,7 @@ impl SmallAccesses {
             confirm: "perf kvm stat record -p PID (exits by port and their time; then the same with \
                       DMA or a paravirtual device)"
                 .into(),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
     }

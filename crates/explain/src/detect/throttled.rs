@@ -141,7 +141,7 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
         chain: vec![link(view, file, claim, count, ticks, None)],
         suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time".into(),
         confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)".into(),
-        at_most: Some(if other_program { Severity::Low } else { Severity::Medium }),
+        max_severity: Some(if other_program { Severity::Low } else { Severity::Medium }),
         other_program,
         ..Candidate::default()
     })

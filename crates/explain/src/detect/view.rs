@@ -1,6 +1,6 @@
 //! The evidence as detectors see it: with names, seconds and the thresholds they share.
 
-use super::asked::Asked;
+use super::comm_filter::CommFilter;
 use super::waits::waits;
 use crate::diagnose::{is_asked, rounds, Rounds};
 use crate::evidence::collect::records;
@@ -8,10 +8,10 @@ use crate::evidence::groups::{is_vcpu_name, GroupId};
 use crate::evidence::subject::{Amount, Key, Part, Subject, SubjectKind, Who};
 use crate::evidence::tree::Tree;
 use crate::evidence::Evidence;
+use crate::log_gaps::LogGaps;
 use crate::moment::{Place, Sym, Tid};
 use crate::read::Read;
 use crate::result::{self, EventRef, Link};
-use crate::stands::Stands;
 use crate::Options;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +88,7 @@ pub struct View<'a> {
     /// Threads whose user gave them a nice value above 0.
     niced: BTreeSet<GroupId>,
     /// Those asked about by name, and those that are near them.
-    asked: Asked,
+    asked: CommFilter,
 }
 
 impl<'a> View<'a> {
@@ -104,7 +104,7 @@ impl<'a> View<'a> {
         let comm = options.comm.as_deref();
         let peers = BTreeMap::new();
         let tree = Cow::Borrowed(&evidence.tree);
-        let (minus_baseline, own, asked) = (false, BTreeSet::new(), Asked::default());
+        let (minus_baseline, own, asked) = (false, BTreeSet::new(), CommFilter::default());
         let niced = evidence.niced();
         let (rounds, vcpus) = (rounds(&evidence.tree), evidence.vcpu_groups());
         let mut view = View {
@@ -126,7 +126,7 @@ impl<'a> View<'a> {
         view.peers = view.compare();
         view.own = match comm {
             Some(comm) => {
-                view.asked = Asked::by_name(&view, comm);
+                view.asked = CommFilter::by_name(&view, comm);
                 view.asked.own.clone()
             }
             None if evidence.named => evidence.own.clone(),
@@ -305,7 +305,7 @@ impl<'a> View<'a> {
     }
 
     /// Between which events time goes by, of device models' logs.
-    pub fn logs(&self) -> impl Iterator<Item = (u16, &'a Stands)> {
+    pub fn logs(&self) -> impl Iterator<Item = (u16, &'a LogGaps)> {
         let sources: &'a [Read] = self.sources;
         (0..).zip(sources).filter_map(|(file, source)| Some((file, source.stands.as_ref()?)))
     }

@@ -169,7 +169,7 @@ impl<'a> Cause<'a> {
             End::Cpu(_) => Why::NoCpu,
             End::Quota => Why::Throttled,
             End::Stopped(_) => Why::Stopped,
-            End::User | End::Syscall | End::InCall | End::Work(_) | End::Faults | End::Crowd
+            End::User | End::Syscall | End::InCall | End::Work(_) | End::Faults | End::HostLoad
                 if self.child() =>
             {
                 Why::Child
@@ -187,7 +187,7 @@ impl<'a> Cause<'a> {
             | End::Deep
             | End::Idle
             | End::Peer(_)
-            | End::Crowd
+            | End::HostLoad
                 if lock =>
             {
                 Why::Lock
@@ -210,7 +210,7 @@ impl<'a> Cause<'a> {
                 Why::Lock
             }
             End::Asleep | End::Idle | End::Interrupt | End::Deep => Why::Asleep,
-            End::Crowd => Why::NoCpu,
+            End::HostLoad => Why::NoCpu,
         }
     }
 

@@ -54,7 +54,7 @@ pub enum End {
     /// Another has the CPU.
     Cpu(GroupId),
     /// Several others have the CPU.
-    Crowd,
+    HostLoad,
     /// A quota keeps it from the CPU.
     Quota,
     /// Asleep until a timer fires.
@@ -211,13 +211,13 @@ fn of_level(view: &View<'_>, path: &Path, at: usize) -> Ending {
     let brief = view.evidence.only_calls() && each.is_some_and(|each| each <= BETWEEN);
     let between = |end: &End| brief && *end == End::User;
     let crowd =
-        crate::sum(parts.iter().filter(|((_, e), _)| *e == End::Crowd).map(|(_, s)| s.ticks));
+        crate::sum(parts.iter().filter(|((_, e), _)| *e == End::HostLoad).map(|(_, s)| s.ticks));
     // It is the host's load, but for one that waits for a CPU for longer than for all else.
     let pauses = if at == 0 { level.pauses(view) } else { 0 };
     let other = level.all.ticks.saturating_sub(crowd).saturating_sub(pauses);
     let crowded = path.levels.len() == 1 && crowd * CROWDED.1 >= other * CROWDED.0;
     let vague = |end: &End| match end {
-        End::Crowd => !crowded,
+        End::HostLoad => !crowded,
         End::Idle => true,
         end => between(end),
     };
@@ -384,7 +384,7 @@ fn no_cpu(view: &View<'_>, path: &Path, at: usize) -> End {
     };
     let kernel = |rival| view.evidence.groups.is_kernel(rival);
     match level.no_cpu {
-        NoCpu::Crowd => End::Crowd,
+        NoCpu::HostLoad => End::HostLoad,
         NoCpu::Quota => End::Quota,
         NoCpu::Preempted(rival) | NoCpu::Shared(rival) => match does(rival) {
             Some(Frame::Work(work)) if kernel(rival) => End::Work(work),

@@ -192,7 +192,7 @@ fn on_each(view: &View<'_>, doing: Option<Frame>) -> String {
 /// What a level does, by its calls.
 fn calls(view: &View<'_>, level: &PathSegment) -> Vec<String> {
     // Time that the host's other load had the CPU is left out.
-    let crowd = |state: Frame| state == Frame::NoCpu && level.no_cpu == NoCpu::Crowd;
+    let crowd = |state: Frame| state == Frame::NoCpu && level.no_cpu == NoCpu::HostLoad;
     let noise = level.ticks(|_, state| crowd(state));
     let whole = level.all.ticks.saturating_sub(noise).max(1);
     let mut parts: Vec<(Doing, Sum)> = PathSegment::sorted(&level.parts);

@@ -36,7 +36,7 @@ use vmeter_render::quantity::three_digits;
 /// Most findings.
 pub const MOST: usize = 12;
 /// What is said of a subject, with what orders it.
-struct Told {
+struct Diagnosed {
     root: Frame,
     candidate: Candidate,
     /// Where the path ends: who, and in what call.
@@ -47,11 +47,11 @@ struct Told {
     besides: bool,
 }
 
-impl Told {
+impl Diagnosed {
     /// A pattern, which no path leads to.
-    fn pattern(root: Frame, candidate: Candidate) -> Told {
+    fn pattern(root: Frame, candidate: Candidate) -> Diagnosed {
         let candidate = Candidate { key: None, ..candidate };
-        Told {
+        Diagnosed {
             root,
             candidate,
             end: (None, End::Asleep, None),
@@ -78,7 +78,7 @@ impl Told {
     }
 
     /// True if the other is about the same thread, or about the one at the end of this path.
-    fn holds(&self, view: &View<'_>, other: &Told) -> bool {
+    fn holds(&self, view: &View<'_>, other: &Diagnosed) -> bool {
         if self.is_pattern() || other.is_pattern() || other.root.life().is_none() {
             return false;
         }
@@ -89,20 +89,20 @@ impl Told {
     }
 
     /// The other is a part of this one's tree.
-    fn takes(&mut self, view: &View<'_>, mut other: Told) {
+    fn takes(&mut self, view: &View<'_>, mut other: Diagnosed) {
         if self.root == other.root && other.rank(view) < self.rank(view) {
             std::mem::swap(self, &mut other);
             self.candidate.parts.append(&mut other.candidate.parts);
         }
         // The host's load is said where it is left out.
-        if other.end.1 != End::Crowd || other.hops > 0 {
+        if other.end.1 != End::HostLoad || other.hops > 0 {
             self.candidate.parts.push(other.candidate);
         }
     }
 
     /// True if both name the same cause.
-    fn is_like(&self, other: &Told) -> bool {
-        let request = |told: &Told| matches!(told.root, Frame::Request(_));
+    fn is_like(&self, other: &Diagnosed) -> bool {
+        let request = |told: &Diagnosed| matches!(told.root, Frame::Request(_));
         if request(self) && request(other) {
             return false;
         }
@@ -131,19 +131,19 @@ pub fn diagnosed(view: &View<'_>) -> (Vec<Finding>, bool) {
     (findings, idles)
 }
 
-fn all(view: &View<'_>) -> Vec<Told> {
-    let mut told: Vec<Told> = Vec::new();
+fn all(view: &View<'_>) -> Vec<Diagnosed> {
+    let mut told: Vec<Diagnosed> = Vec::new();
     for root in subjects::subjects(view) {
         let Some(path) = Path::of(view, root) else { continue };
         let main = tell(view, &path);
         // What it does itself comes after what it waits for, or does most; but before its pauses.
         let pauses = main.as_ref().is_some_and(|main| main.hops == 0 && main.end.1 == End::Timer);
         let aside = main.as_ref().filter(|_| !pauses).map(|main| main.candidate.aside);
-        let computes = main.as_ref().is_some_and(Told::only_computes);
+        let computes = main.as_ref().is_some_and(Diagnosed::only_computes);
         let about = main.as_ref().map(|told| (told.candidate.other_program, told.candidate.called));
         told.extend(main);
         told.extend(path.others(view).into_iter().filter_map(|path| {
-            let mut other = Told { besides: true, ..tell(view, &path)? };
+            let mut other = Diagnosed { besides: true, ..tell(view, &path)? };
             if let Some((other_program, called)) = about {
                 (other.candidate.other_program, other.candidate.called) = (other_program, called);
             }
@@ -163,7 +163,7 @@ fn all(view: &View<'_>) -> Vec<Told> {
     told
 }
 
-fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
+fn tell(view: &View<'_>, path: &Path) -> Option<Diagnosed> {
     let root = path.root;
     let ending = ending(view, path);
     let cause = Cause::of(view, path, ending);
@@ -207,7 +207,7 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
         chain,
         suggestion: words.fix,
         confirm: words.check,
-        at_most: weight.at_most,
+        max_severity: weight.max_severity,
         error: path.levels.get(1).or(path.levels.first()).map(|level| level.squares.sqrt()),
         life: root.life().is_some(),
         minus_baseline: view.is_beyond() && root.life().is_some(),
@@ -218,12 +218,12 @@ fn tell(view: &View<'_>, path: &Path) -> Option<Told> {
     };
     let who = path.group_at(view, path.doer);
     let end = (who, ending.end, ending.call);
-    Some(Told { root, candidate, end, hops: path.doer, firm: weight.firm, besides: false })
+    Some(Diagnosed { root, candidate, end, hops: path.doer, firm: weight.firm, besides: false })
 }
 
 /// What several subjects wait for is said once: of a guest's request, of one that asks for it, of the one
 /// that is furthest from it.
-fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
+fn once(view: &View<'_>, mut told: Vec<Diagnosed>) -> Vec<Diagnosed> {
     told.sort_by_key(|told| {
         let request = matches!(told.root, Frame::Request(_));
         let Candidate { other_program, aside, saving, called, .. } = told.candidate;
@@ -240,7 +240,7 @@ fn once(view: &View<'_>, mut told: Vec<Told>) -> Vec<Told> {
             Reverse(saving),
         )
     });
-    let mut kept: Vec<Told> = Vec::new();
+    let mut kept: Vec<Diagnosed> = Vec::new();
     for one in told {
         if kept.iter().any(|other| other.is_like(&one)) {
             continue;
@@ -274,18 +274,18 @@ fn patterns(view: &View<'_>) -> Vec<Candidate> {
 
 /// A pattern is about a subject: it takes the place of what is said of that one if it explains half as
 /// much and does not stand before what the path ends at.
-fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
+fn overlay(view: &View<'_>, told: &mut Vec<Diagnosed>, mut pattern: Candidate) {
     if pattern.subject.is_empty() {
         pattern.subject = pattern.key.map_or(String::new(), |key| view.subject(key));
     }
     let root = pattern.key.map(Frame::Request);
-    let same = |one: &Told| match root {
+    let same = |one: &Diagnosed| match root {
         Some(root) => one.root == root,
         None => one.candidate.subject == pattern.subject && !one.besides,
     };
     let beside = root.unwrap_or(Frame::Unknown);
     let Some(at) = told.iter().position(same) else {
-        return told.push(Told::pattern(beside, pattern));
+        return told.push(Diagnosed::pattern(beside, pattern));
     };
     if pattern.why == Why::Gap {
         return stall(view, told, at, pattern);
@@ -303,7 +303,7 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
     let times = if computes { 5 } else { 2 };
     let little = pattern.saving.saturating_mul(times) < own.saving;
     if little && pattern.severity(view) > own.severity(view) {
-        return told.push(Told::pattern(beside, pattern));
+        return told.push(Diagnosed::pattern(beside, pattern));
     }
     // What it waits for has its own time; that memory is taken back is why.
     let reads = matches!(one.end.1, End::Disk | End::Deep) && pattern.why == Why::Reclaim;
@@ -317,8 +317,8 @@ fn overlay(view: &View<'_>, told: &mut Vec<Told>, mut pattern: Candidate) {
 }
 
 /// A single long stretch of what else is explained: if it is most of that, the explanation keeps the rest.
-fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, pattern: Candidate) {
-    let Told { root, candidate: rule, .. } = &mut told[at];
+fn stall(view: &View<'_>, told: &mut Vec<Diagnosed>, at: usize, pattern: Candidate) {
+    let Diagnosed { root, candidate: rule, .. } = &mut told[at];
     let root = *root;
     if pattern.saving.saturating_mul(2) < rule.saving {
         return;
@@ -327,7 +327,7 @@ fn stall(view: &View<'_>, told: &mut Vec<Told>, at: usize, pattern: Candidate) {
     if view.share(rule.saving) < LEAST_SHARE {
         told.remove(at);
     }
-    told.push(Told::pattern(root, pattern));
+    told.push(Diagnosed::pattern(root, pattern));
 }
 
 /// How much slower it is than its peers, where there is room for that.

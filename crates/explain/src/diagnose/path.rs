@@ -24,7 +24,7 @@ const BARRIER: f64 = 1.3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
     /// The waiter has asked the other for something: a request and its answer.
-    Asked,
+    CommFilter,
     /// The other holds a lock.
     Lock,
     /// Until a process that was started for it has ended.
@@ -163,7 +163,7 @@ impl Path {
     fn edge(&self, view: &View<'_>, at: usize, call: Option<Sym>, count: u64) -> Edge {
         let (Some(waiter), Some(who)) = (self.group_at(view, at - 1), self.group_at(view, at))
         else {
-            return Edge::Asked;
+            return Edge::CommFilter;
         };
         let evidence = view.evidence;
         let name = call.map_or("", |call| view.name(call));
@@ -186,13 +186,13 @@ impl Path {
             return Edge::Lock;
         }
         if asked || evidence.groups.is_kernel(who) || !waits(name) && call.is_some() {
-            return Edge::Asked;
+            return Edge::CommFilter;
         }
         // A guest's request asks by itself.
         let guest = is_vcpu_name(evidence.groups.name(waiter));
         match self.root {
-            Frame::Request(_) => Edge::Asked,
-            _ if guest => Edge::Asked,
+            Frame::Request(_) => Edge::CommFilter,
+            _ if guest => Edge::CommFilter,
             _ => Edge::Idle,
         }
     }

@@ -79,7 +79,7 @@ impl Cause<'_> {
                     None => format!("{rival} keeps off the CPU"),
                 }
             }
-            End::Crowd => format!("waits for a CPU that {} have", self.crowd()),
+            End::HostLoad => format!("waits for a CPU that {} have", self.crowd()),
             End::Quota => "is throttled: its cgroup's CPU quota (cpu.max) is used up".into(),
             End::Timer | End::Network | End::Asleep | End::Interrupt
                 if self.tcp_timer().is_some() =>

@@ -49,7 +49,7 @@ pub struct Weight {
     /// Ticks that would be saved.
     pub saving: u64,
     /// Its severity at most.
-    pub at_most: Option<Severity>,
+    pub max_severity: Option<Severity>,
     /// Others as severe go first.
     pub aside: Aside,
     /// It computes or sleeps by itself.
@@ -74,7 +74,7 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             };
             // Of one that is like its peers, only a wait for somebody or something is told.
             let busy = match cause.ending.end {
-                End::Crowd | End::Guest => true,
+                End::HostLoad | End::Guest => true,
                 End::User | End::Asleep | End::Interrupt | End::Peer(_) | End::Syscall => {
                     !slow && path.doer == 0
                 }
@@ -83,10 +83,10 @@ pub fn weigh(cause: &Cause<'_>) -> Option<Weight> {
             let computes = matches!(cause.why(), Why::Computes | Why::OnCpu) || switches(cause);
             // Nobody knows whether a wait is a loss of which the end is not recorded.
             let known = !matches!(cause.ending.end, End::Asleep | End::Interrupt | End::Idle);
-            let at_most = if slow && known && !computes { None } else { cap(cause, true) };
+            let max_severity = if slow && known && !computes { None } else { cap(cause, true) };
             (tells && !busy).then_some(Weight {
                 saving,
-                at_most,
+                max_severity,
                 aside: Aside::No,
                 idle: false,
                 firm: true,
@@ -121,7 +121,7 @@ fn saving(cause: &Cause<'_>) -> u64 {
         _ => cause.ending.ticks,
     };
     match cause.ending.end {
-        End::Crowd => whole,
+        End::HostLoad => whole,
         _ => whole.min(path.total()),
     }
 }
@@ -147,7 +147,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let waits_in = waits_in.map_or("", |call| view.name(call));
     let held = cause.held_back();
     let computes =
-        alone && matches!(cause.ending.end, End::User | End::Syscall | End::Crowd | End::Idle);
+        alone && matches!(cause.ending.end, End::User | End::Syscall | End::HostLoad | End::Idle);
     if guest
         && !held
         && (computes || !GUEST.contains(&waits_in))
@@ -160,7 +160,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
     let runs = |who| !view.is_beyond() && view.is_vcpu(who);
     let halts = match cause.ending.end {
-        End::User | End::Syscall | End::Crowd | End::Interrupt => true,
+        End::User | End::Syscall | End::HostLoad | End::Interrupt => true,
         End::Timer => GUEST.contains(&cause.ending.call.map_or("", |call| view.name(call))),
         _ => false,
     };
@@ -173,7 +173,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let call = cause.ending.call.map_or("", |call| view.name(call));
     let says_little = why != Why::Walks
         && match cause.ending.end {
-            End::User | End::Crowd | End::Peer(_) | End::Idle => true,
+            End::User | End::HostLoad | End::Peer(_) | End::Idle => true,
             End::Timer if held => false,
             End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
             // A guest that idles does not sleep deeply.
@@ -207,11 +207,11 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         let most = cause.ending.end == End::User && view.share(saving) >= MOST;
         let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
         let aside = if round { Aside::Alone } else { Aside::Last };
-        let at_most = Some(Severity::Low);
-        let busy = round && matches!(cause.ending.end, End::User | End::Crowd);
+        let max_severity = Some(Severity::Low);
+        let busy = round && matches!(cause.ending.end, End::User | End::HostLoad);
         return ((most || busy) && stays).then_some(Weight {
             saving,
-            at_most,
+            max_severity,
             aside,
             idle: true,
             firm: false,
@@ -230,7 +230,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         return None;
     }
     let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
-    let mut at_most = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
+    let mut max_severity = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
     let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
     let once = matches!(cause.ending.end, End::Peer(_)) && cause.ending.count < LEAST;
     let rare = once
@@ -251,20 +251,21 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
     let lone = lone && !kept && why != Why::Walks;
     let no_loss = lone || rare || idles && !kept || pause && !vcpu;
     if joins || no_loss && !view.is_beyond() {
-        at_most = Some(Severity::Low);
+        max_severity = Some(Severity::Low);
     }
     if strace && edge == Some(Edge::Lock) {
         // What ends a wait is inferred.
-        at_most = at_most.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
+        max_severity =
+            max_severity.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
     }
     let beside = !round && !named && !view.own().is_some_and(|own| own.contains(&group));
     if beside && !strace {
-        at_most = Some(Severity::Low);
+        max_severity = Some(Severity::Low);
     }
     // A process that was started to compute computes.
     let job = cause.doer().is_some_and(|who| view.evidence.groups.comes_and_goes(who))
         && why != Why::Child
-        && matches!(cause.ending.end, End::User | End::Crowd | End::Syscall);
+        && matches!(cause.ending.end, End::User | End::HostLoad | End::Syscall);
     let idle = alone && !convoy && says_little || job;
     // Of a wait that ends nobody knows by what, the other end says more.
     let vague = alone && !held && cause.ending.end == End::Timer && yields(cause)
@@ -289,7 +290,7 @@ fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
         true => Aside::Rare,
         false => Aside::No,
     };
-    Some(Weight { saving, at_most, aside, idle, firm })
+    Some(Weight { saving, max_severity, aside, idle, firm })
 }
 
 /// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two

@@ -16,7 +16,7 @@ use vmeter_trace::ops::Sleep;
 
 /// Most threads that wait for each other in a row.
 const MAX_HOPS: usize = 8;
-/// Stands for the idle thread, where 0 is none.
+/// LogGaps for the idle thread, where 0 is none.
 pub const IDLE: i32 = -1;
 /// Stretches of one CPU's past that are kept.
 const MAX_RUNS: usize = 64;

@@ -1,7 +1,7 @@
 //! `vmeter explain`: what stands out, and the chain of causes with its evidence.
 
+mod blame_tree;
 mod json;
-mod picture;
 
 use crate::result::{
     Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, Step, VcpuSplit,
@@ -355,7 +355,7 @@ impl Report for ExplainReport<'_> {
             self.others(&mut document);
         }
         if detail == Detail::Full {
-            picture::pictures(&mut document, self.result);
+            blame_tree::pictures(&mut document, self.result);
         }
         if !(glance && found) {
             self.followed(&mut document);

@@ -12,7 +12,7 @@ const SHARED: u64 = 3;
 
 /// Threads that are asked about.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct CommFilter {
     /// Those that are called so.
     pub called: BTreeSet<GroupId>,
     /// These, the others of their processes, what they are called later, and what they start.
@@ -21,9 +21,9 @@ pub struct Asked {
     pub near: BTreeSet<GroupId>,
 }
 
-impl Asked {
+impl CommFilter {
     /// Threads that a pattern of `--comm` fits, with those that belong to them.
-    pub fn by_name(view: &View<'_>, pattern: &str) -> Asked {
+    pub fn by_name(view: &View<'_>, pattern: &str) -> CommFilter {
         let evidence = view.evidence;
         let groups = &evidence.groups;
         let names: Vec<&str> = pattern.split('|').map(str::trim).collect();
@@ -51,7 +51,7 @@ impl Asked {
             near.extend(groups.all());
         }
         near.retain(|group| !groups.is_kernel(*group) && !own.contains(group));
-        Asked { called, own, near }
+        CommFilter { called, own, near }
     }
 }
 

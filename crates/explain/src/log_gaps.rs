@@ -23,13 +23,13 @@ pub struct Gap {
 
 /// All such times of a file.
 #[derive(Debug, Default)]
-pub struct Stands {
+pub struct LogGaps {
     first: Option<u64>,
     last: Option<(u64, NameId)>,
     gaps: FastMap<(NameId, NameId), Gap>,
 }
 
-impl Stands {
+impl LogGaps {
     /// Takes the next event.
     pub fn add(&mut self, name: NameId, stamp: u64, tid: i32) {
         self.first.get_or_insert(stamp);

@@ -4,9 +4,9 @@
 use super::patterns::link;
 use super::{Candidate, Detector, View};
 use crate::kind::Why;
+use crate::log_gaps::{Gap, LogGaps};
 use crate::moment::{Place, Sym};
 use crate::result::Severity;
-use crate::stands::{Gap, Stands};
 use vmeter_render::quantity::{brief_percent, grouped};
 use vmeter_trace::NO_CPU;
 
@@ -55,7 +55,7 @@ impl Detector for LogGap {
 }
 
 impl LogGap {
-    fn of(&self, view: &View<'_>, file: u16, stands: &Stands) -> Option<Candidate> {
+    fn of(&self, view: &View<'_>, file: u16, stands: &LogGaps) -> Option<Candidate> {
         let name = |id| view.name(Sym { file, id });
         // Accesses have a detector of their own; between two of a kind the guest does whatever
         // it does.
@@ -103,7 +103,7 @@ impl LogGap {
             ),
             confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (what is called meanwhile)"
                 .into(),
-            at_most: Some(Severity::Medium),
+            max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
     }
