@@ -117,6 +117,20 @@ const SCREENS: &[Screen] = &[
         ],
         &["vmeter merge part1 part2", "vmeter merge part1 part2 --save whole"],
     ),
+    screen(
+        "restore",
+        &[
+            ("create", "Command that makes the snapshot in {image}"),
+            ("restore", "Command that starts a VMM from it"),
+            ("ready", "The guest's first answer, line:REGEX"),
+            ("method", "loadvm, incoming, shared, mapped-ram"),
+            ("cold", "Drop the snapshot from the page cache first"),
+            ("no-boot", "Boot no machine to compare with"),
+            ("runs", "Measured restores of each way [default: 10]"),
+            ("long", "Show all tables"),
+        ],
+        &["vmeter restore --cold --warm", "vmeter restore -- qemu-system-x86_64 -m 512"],
+    ),
     screen("runs", &[], &["vmeter runs list", "vmeter runs trend"]),
     screen(
         "runs list",

@@ -129,6 +129,7 @@ impl Recorder {
             move || stopper.stop(Reason::Interrupted)
         });
         let context = Context {
+            snapshot: prepared.snapshot.as_ref(),
             spec: &spec,
             watch: request.planned.watch,
             dir: request.dir,

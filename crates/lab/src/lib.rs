@@ -32,6 +32,7 @@ pub mod next;
 mod phrases;
 pub mod prepare;
 pub mod range;
+pub mod restore;
 mod session_variance;
 pub mod shim;
 mod shown;

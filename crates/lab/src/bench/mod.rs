@@ -280,7 +280,8 @@ fn machines<'s>(session: &'s Session, records: &[RunRecord]) -> Vec<Sampled<'s>>
     labels.map(|label| sampled(label, records, &blocks)).collect()
 }
 
-fn sampled<'l>(
+/// The measured runs of one machine, to be compared with others block by block.
+pub(crate) fn sampled<'l>(
     label: &'l str,
     records: &[RunRecord],
     blocks: &BTreeMap<u32, usize>,

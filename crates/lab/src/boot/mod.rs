@@ -5,7 +5,7 @@ pub mod overhead;
 mod plan;
 pub mod regression;
 pub mod report;
-mod result;
+pub(crate) mod result;
 
 use crate::blocks::runs_each;
 use crate::booter::{Ready, Recorder};

@@ -11,6 +11,7 @@ pub mod log_growth;
 pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
+pub mod snapshot_files;
 pub mod tcg_plugin;
 pub mod vmm_events;
 pub mod vmm_memory;
@@ -30,6 +31,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &vmm_events::VmmEvents,
         &vmm_threads::VmmThreads,
         &qemu_trace::QemuTrace,
+        &snapshot_files::SnapshotFiles,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
         &vmm_memory::VmmMemory,

@@ -1,0 +1,87 @@
+//! `vmeter restore`.
+
+use crate::options::{word, Machine, Runs};
+use crate::output;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::Status;
+use clap::Args;
+use std::path::PathBuf;
+use vmeter_lab::restore::{restore, Cache, Method, RestoreOptions};
+use vmeter_lab::Shown;
+use vmeter_session::failure::usage;
+use vmeter_session::{Interrupt, Views, Watch};
+
+/// `vmeter restore`.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Command that makes the snapshot, once. {image} in it is a folder for the snapshot.
+    #[arg(long, value_name = "CMD", requires = "restore")]
+    pub create: Option<String>,
+    /// Command that starts a VMM from the snapshot. {image} in it is that folder.
+    #[arg(long, value_name = "CMD")]
+    pub restore: Option<String>,
+    /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until. A
+    /// group (?<nonce>…) in REGEX is a number that the guest draws when it boots: a guest with another
+    /// number was not restored.
+    #[arg(long, value_name = "WHAT", conflicts_with = "until")]
+    pub ready: Option<String>,
+    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and those that
+    /// --restore names and --create has written).
+    #[arg(long, value_name = "FILE", requires = "create")]
+    pub image: Vec<PathBuf>,
+    /// How QEMU restores; several, separated by commas, take turns (default: all that this QEMU has).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
+    pub method: Vec<Method>,
+    /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone.
+    #[arg(long)]
+    pub cold: bool,
+    /// Read the snapshot into the page cache before each restore (the default; with --cold: both, in
+    /// turn).
+    #[arg(long)]
+    pub warm: bool,
+    /// Boot no machine to compare with.
+    #[arg(long)]
+    pub no_boot: bool,
+    /// Show all tables (default: phases and snapshots).
+    #[arg(long)]
+    pub long: bool,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// A QEMU command line of your own.
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// Makes snapshots, restores them, shows and exports.
+///
+/// # Errors
+/// As [`vmeter_lab::restore::restore`]; an export that cannot be written.
+pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
+    output::check(out)?;
+    if arguments.restore.is_some() && !arguments.command.is_empty() {
+        return Err(usage("--restore: the command line after `--` is restored by vmeter itself; give one of both"));
+    }
+    let mut spec = arguments.machine.spec(arguments.command);
+    spec.until = arguments.ready.or(spec.until);
+    let caches = [(arguments.warm, Cache::Warm), (arguments.cold, Cache::Cold)];
+    let options = RestoreOptions {
+        spec,
+        create: arguments.create,
+        restore: arguments.restore,
+        images: arguments.image,
+        methods: arguments.method,
+        caches: caches.into_iter().filter(|(asked, _)| *asked).map(|(_, cache)| cache).collect(),
+        no_boot: arguments.no_boot,
+        runs: arguments.runs.options()?,
+    };
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let result = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let views = Views { long: arguments.long, ..Views::default() };
+    output::done(&Shown(result), &views, out)
+}
