@@ -125,6 +125,7 @@ const SCREENS: &[Screen] = &[
             ("ready", "The guest's first answer, line:REGEX"),
             ("method", "loadvm, incoming, shared, mapped-ram"),
             ("cold", "Drop the snapshot from the page cache first"),
+            ("concurrency", "Start N at once, e.g. 1,2,4,8"),
             ("no-boot", "Boot no machine to compare with"),
             ("runs", "Measured restores of each way [default: 10]"),
             ("long", "Show all tables"),

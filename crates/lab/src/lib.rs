@@ -4,6 +4,7 @@
 //! analyses them, from the files, by the path that a saved session takes.
 
 pub mod analysis;
+pub mod at_once;
 mod autocorrelation;
 pub mod bench;
 mod blocks;

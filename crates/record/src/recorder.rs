@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub files: Vec<ImageFile>,
     /// Commands in JSON that the VMM's monitor is told before anything else.
     pub commands: Vec<String>,
+    /// True if it matters for how long the VMM's threads wait for a CPU.
+    pub waits: bool,
 }
 
 /// A file of a snapshot.

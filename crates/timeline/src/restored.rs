@@ -63,7 +63,7 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
             path.to(UNTIL_READY, Some(end));
         }
         (None, true) => path.to(&format!("{RESUME}+{UNTIL_READY}"), Some(end)),
-        (None, false) => {}
+        (None, false) => path.to(UNATTRIBUTED, Some(end)),
     }
     let resumed = first(&EventKind::WrapperResumed).filter(|resumed| resumed.at >= end.at);
     path.to("vmm:exit", exiting.and(Some(resumed.unwrap_or_else(|| facts.end()))));

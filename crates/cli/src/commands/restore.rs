@@ -7,6 +7,7 @@ use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
+use vmeter_lab::at_once;
 use vmeter_lab::restore::{restore, Cache, Method, RestoreOptions};
 use vmeter_lab::Shown;
 use vmeter_session::failure::usage;
@@ -43,6 +44,10 @@ pub struct Restore {
     /// Boot no machine to compare with.
     #[arg(long)]
     pub no_boot: bool,
+    /// Start N VMs at once, and each further number in turn: p50, p90, p99, what the slowest waited for,
+    /// tear-down. --runs counts how often.
+    #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
+    pub concurrency: Vec<u32>,
     /// Show all tables (default: phases and snapshots).
     #[arg(long)]
     pub long: bool,
@@ -77,11 +82,13 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
         methods: arguments.method,
         caches: caches.into_iter().filter(|(asked, _)| *asked).map(|(_, cache)| cache).collect(),
         no_boot: arguments.no_boot,
+        concurrency: arguments.concurrency,
         runs: arguments.runs.options()?,
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let result = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let views = Views { long: arguments.long, ..Views::default() };
-    output::done(&Shown(result), &views, out)
+    let dir = PathBuf::from(&result.saved_in);
+    output::done(at_once::shown(&dir, Shown(result))?.as_ref(), &views, out)
 }

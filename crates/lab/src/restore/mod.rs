@@ -19,6 +19,7 @@ pub use method::Method;
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 
+use crate::at_once;
 use crate::blocks::in_blocks;
 use crate::booter::Recorder;
 use crate::looks::Repeats;
@@ -69,6 +70,8 @@ pub struct RestoreOptions {
     pub caches: Vec<Cache>,
     /// Leave out the cold boots.
     pub no_boot: bool,
+    /// So many at once, each number in turn; one, if empty.
+    pub concurrency: Vec<u32>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -86,6 +89,7 @@ pub struct Config {
     /// Words of [`Cache`].
     caches: Vec<String>,
     no_boot: bool,
+    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
     /// Each snapshot that was made.
@@ -125,7 +129,9 @@ impl Measurement for RestoreOptions {
             images: self.images.clone(),
             methods: words(&self.methods),
             caches: words(caches),
-            no_boot: self.no_boot,
+            // A boot beside so many restores would be another load.
+            no_boot: self.no_boot || !self.concurrency.is_empty(),
+            concurrency: self.concurrency.clone(),
             repeats: Repeats::of(&self.runs, None),
             ..Config::default()
         })
@@ -139,6 +145,8 @@ impl Measurement for RestoreOptions {
         given.option("--method", some(words(&self.methods)), begun.methods.clone());
         given.option("--cold and --warm", some(words(&self.caches)), begun.caches.clone());
         given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
+        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
+        given.option("--concurrency", several, begun.concurrency.clone());
         let images = (!self.images.is_empty()).then(|| self.images.clone());
         given.option("--image", images, begun.images.clone());
     }
@@ -158,6 +166,10 @@ impl Measurement for RestoreOptions {
             None => of_qemu(config, watch)?,
         }
         .into_iter()
+        .flat_map(|(one, target)| {
+            let spread = at_once::spread(one, &config.concurrency);
+            spread.into_iter().map(move |one| (one, target.clone()))
+        })
         .unzip();
         let machines = prepared.iter().map(|one| one.session.clone()).collect();
         let recorder = Recorder::of(prepared, record.pin.as_deref())?;
@@ -174,6 +186,7 @@ impl Measurement for RestoreOptions {
                 false => WatchLevel::None,
             }
         });
+        runner.widen(record);
         Ok(())
     }
 
@@ -203,6 +216,7 @@ impl Measurement for RestoreOptions {
 
 impl RestoreOptions {
     fn check(&self) -> Result<()> {
+        at_once::check(&self.concurrency)?;
         match (&self.create, &self.restore) {
             (Some(_), None) => Err(usage("--create: --restore CMD says how it is restored")),
             (None, Some(_)) => Err(usage("--restore: --create CMD says how the snapshot is made")),
@@ -300,7 +314,16 @@ fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Resul
     let known = capabilities::of(Path::new(&program), &cache_dir()?).map_err(usage)?.capabilities;
     let mut found = Vec::new();
     config.skipped.clear();
+    let alone = config.concurrency.iter().all(|level| *level == 1);
     for method in wanted {
+        if method == Method::Loadvm && !alone {
+            let why = "loadvm: not measured, for QEMU locks a qcow2 file, so that no two restore it at once";
+            if !asked.is_empty() {
+                return Err(usage(format!("--method {why}")));
+            }
+            config.skipped.push(why.to_owned());
+            continue;
+        }
         match method.since().filter(|since| known.version < *since) {
             None => found.push(method),
             Some((major, minor, _)) => {
@@ -329,7 +352,7 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+        at_once::shown(dir, Shown(result(&Session::open(dir)?)?))
     }
 
     fn boots(&self) -> Result<(), &'static str> {

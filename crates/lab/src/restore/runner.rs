@@ -5,6 +5,7 @@ use super::make::{by_command, by_qemu, Made, OfQemu};
 use super::method::Method;
 use super::proof;
 use super::{Config, PLACE};
+use crate::at_once::at_once;
 use crate::booter::Recorder;
 use crate::boots::{self, BootRequest, Booter};
 use crate::prepare::Prepared;
@@ -13,7 +14,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use vmeter_machine::backend::Machine;
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine};
+use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord};
 use vmeter_record::recorder::Snapshot;
 use vmeter_session::failure::usage;
 use vmeter_session::folder::{note_tree, own_tree, IMAGE};
@@ -89,6 +90,11 @@ impl Restores {
         let argv = recorder.machines.iter().map(|one| one.machine.argv.clone()).collect();
         let made = vec![None; targets.len()];
         Restores { recorder, targets, argv, made, images: PathBuf::new() }
+    }
+
+    /// As [`Recorder::widen`].
+    pub(super) fn widen(&self, record: &mut SessionRecord) {
+        self.recorder.widen(record);
     }
 
     /// True if a machine goes on from a snapshot.
@@ -179,7 +185,8 @@ impl Restores {
             None => self.argv[at].iter().map(|word| fill(word, &shown)).collect(),
         };
         let commands = target.method.map_or_else(Vec::new, |method| method.commands(&image));
-        prepared.snapshot = Some(Snapshot { files: placed(&made.files, cache)?, commands });
+        let waits = at_once(&prepared.session) > 1;
+        prepared.snapshot = Some(Snapshot { files: placed(&made.files, cache)?, commands, waits });
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::parts::{Comparison, Machine, Phase};
 use crate::restore::make::Made;
 use crate::restore::result::{RestoreResult, Restored};
 use vmeter_render::exported;
-use vmeter_render::exported::{exported, Estimate, Of, Word};
+use vmeter_render::exported::{exported, Estimate, Word};
 
 exported! {
     /// The fields after the envelope.

@@ -19,6 +19,8 @@ use vmeter_session::Views;
 
 /// Devices of which a table is made at a glance.
 const DEVICES: usize = 5;
+/// Machines that stand side by side on 80 columns.
+const BESIDE: usize = 3;
 /// What a device's state is called among activities.
 const DEVICE: &str = "load ";
 
@@ -88,8 +90,7 @@ impl<'a> RestoreReport<'a> {
     }
 
     /// A phase a row, a machine a column.
-    fn phases(&self) -> Table {
-        let machines = &self.result.machines;
+    fn phases(&self, machines: &[Restored]) -> Table {
         let mut columns = vec![Column::name("phase")];
         columns.extend(machines.iter().enumerate().map(|(at, machine)| {
             Column::number(machine.label(), u8::try_from(at).unwrap_or(u8::MAX))
@@ -253,7 +254,9 @@ impl Report for RestoreReport<'_> {
         let title = "vmeter restore".into();
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
         document.heading("Phases", "means of the measured runs");
-        document.push(Block::Table(self.phases()));
+        for some in self.result.machines.chunks(BESIDE) {
+            document.push(Block::Table(self.phases(some)));
+        }
         document.heading("Snapshots", "in page cache: share of the image right before each run");
         document.push(Block::Table(self.snapshots()));
         let all = self.long || detail == Detail::Full;
