@@ -94,9 +94,10 @@ fn a_pause_in_the_stream_is_time_in_which_ram_is_loaded() {
         text(&serial)
     ));
     let restored = |stream: &str| {
-        let vmm = lab.script("restore", &format!(
-            "#!/bin/sh\nexec {qemu} -serial stdio -incoming \"exec:{stream}\"\n"
-        ));
+        let vmm = lab.script(
+            "restore",
+            &format!("#!/bin/sh\nexec {qemu} -serial stdio -incoming \"exec:{stream}\"\n"),
+        );
         let (create, restore) =
             (format!("{} {{image}}", text(&create)), format!("{} {{image}}", text(&vmm)));
         let all = ["restore", "--create", &create, "--restore", &restore, "--ready", TICK];

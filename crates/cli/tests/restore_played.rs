@@ -51,7 +51,10 @@ fn each_file_is_loaded_for_as_long_as_it_was_planted() {
     let (ran, dir) = restore(&lab, ("n1", "n1"), &["--runs", "2"]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let result = parsed(&ran);
-    assert_eq!((&result["cold"], &result["machines"][0]["label"]), (&false.into(), &"restore".into()));
+    assert_eq!(
+        (&result["cold"], &result["machines"][0]["label"]),
+        (&false.into(), &"restore".into())
+    );
     assert!(result["create_s"].as_f64().is_some_and(|s| s > 0.0), "{}", result["create_s"]);
     assert!(result["image_bytes"].as_u64().is_some_and(|n| n >= 4096), "{}", result["image_bytes"]);
     assert_eq!(result["machines"][0]["proofs"], serde_json::json!(["nonce", "nonce"]));
@@ -90,14 +93,27 @@ fn a_guest_that_was_booted_again_is_refused() {
     assert_eq!(runs.len(), 1, "it is not repeated");
     assert_eq!(runs[0]["outcome"], "unexpected-end");
     let how = runs[0]["failure"]["how"].as_str().expect("how");
-    assert!(how.contains("booted, not restored") && how.contains("n2") && how.contains("n1"), "{how}");
+    assert!(
+        how.contains("booted, not restored") && how.contains("n2") && how.contains("n1"),
+        "{how}"
+    );
     has_no_image(&dir);
 
-    let banner = lab.script("boots", "#!/bin/sh\n: <\"$1/a\"\necho 'Linux version 6'\necho answer\nsleep 9\n");
+    let banner = lab
+        .script("boots", "#!/bin/sh\n: <\"$1/a\"\necho 'Linux version 6'\necho answer\nsleep 9\n");
     let again = format!("{} {{image}}", text(&banner));
     let ran = lab.run(&[
-        "restore", "--create", "echo >{image}/a", "--restore", &again, "--ready", "line:^answer",
-        "--runs", "1", "--warmup", "0",
+        "restore",
+        "--create",
+        "echo >{image}/a",
+        "--restore",
+        &again,
+        "--ready",
+        "line:^answer",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
     ]);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     assert!(ran.stdout.contains("only a guest does that boots"), "{}", ran.stdout);
@@ -109,8 +125,17 @@ fn what_nothing_proves_is_said() {
     let vmm = lab.script("mute", "#!/bin/sh\n: <\"$1/a\"\necho answer\nsleep 9\n");
     let again = format!("{} {{image}}", text(&vmm));
     let ran = lab.run(&[
-        "restore", "--create", "echo >{image}/a", "--restore", &again, "--ready", "line:^answer",
-        "--runs", "1", "--warmup", "0",
+        "restore",
+        "--create",
+        "echo >{image}/a",
+        "--restore",
+        &again,
+        "--ready",
+        "line:^answer",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
     ]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert!(ran.stdout.contains("nothing proves"), "{}", ran.stdout);
@@ -142,7 +167,8 @@ fn cold_is_told_from_warm_or_refused() {
 fn a_snapshot_that_cannot_be_made_is_said() {
     let lab = Lab::new();
     let fails = |create: &str, words: &str| {
-        let all = ["restore", "--create", create, "--restore", "cat {image}/x", "--ready", "line:x"];
+        let all =
+            ["restore", "--create", create, "--restore", "cat {image}/x", "--ready", "line:x"];
         let ran = lab.run(&all);
         assert!(ran.stderr.contains(words), "{create}: {}", ran.stderr);
         ran.status

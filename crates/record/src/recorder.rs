@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub files: Vec<ImageFile>,
     /// Commands in JSON that the VMM's monitor is told before anything else.
     pub commands: Vec<String>,
+    /// A file that says whose its pages are.
+    pub owners: Option<PathBuf>,
     /// True if it matters for how long the VMM's threads wait for a CPU.
     pub waits: bool,
 }

@@ -33,20 +33,27 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     let tree = Growing { root, beside: Vec::new(), warnings: Vec::new() };
     let mut path = Path { tree, at: Stamp { at: 0, error: 0, source: "" } };
     let first = |what: &EventKind| facts.first(|w| w == what);
-    let (exec, main) = (first(&EventKind::VmmExec), first(&EventKind::VmmMain));
-    let main = main.or_else(|| first(&EventKind::VmmEntry));
+    let wrapper = first(&EventKind::WrapperExec);
+    let turns = turns(facts, wrapper.map_or(0, |wrapper| wrapper.at));
+    // A launcher may load the snapshot itself, and execute who goes on with it.
+    let before = turns.first().map_or(facts.total, |turn| turn.stamp.at);
+    let early = |stamp: &Stamp<'_>| stamp.at <= before;
+    let exec = first(&EventKind::VmmExec).filter(early);
+    let main = first(&EventKind::VmmMain).or_else(|| first(&EventKind::VmmEntry)).filter(early);
     let mut anchors = Anchors::default();
     anchors.set(Anchor::ExecDone, exec);
     anchors.set(Anchor::Main, main);
-    let wrapper = first(&EventKind::WrapperExec);
     path.to("vmm:exec", wrapper.or(exec));
     path.to("vmm:wrapper", exec.filter(|_| wrapper.is_some()));
     path.to("vmm:link", main);
-    let turns = turns(facts, path.at.at);
     let loads = turns.iter().any(|turn| *turn.part != SnapshotPart::Loaded);
     let from = turns.last().map_or(path.at.at, |turn| turn.stamp.at);
     let runs = runs(facts, if loads { from } else { path.at.at });
-    let named = |name: &'static str| if main.is_some() { name } else { UNATTRIBUTED };
+    let named = |name: &'static str| match (main, wrapper) {
+        (Some(_), _) => name,
+        (None, Some(_)) => "vmm:wrapper",
+        (None, None) => UNATTRIBUTED,
+    };
     match turns.first().filter(|_| loads) {
         Some(first) => path.to(named("vmm:init"), Some(first.stamp)),
         None => path.to(named("vmm:init+vmm:load"), runs),
@@ -164,7 +171,9 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
         (false, true) => {
             "when the VMM loaded what was not seen: --image FILE names the snapshot's files"
         }
-        (true, false) => "when the guest went on was not seen (no exits of KVM, no trace of the VMM)",
+        (true, false) => {
+            "when the guest went on was not seen (no exits of KVM, no trace of the VMM)"
+        }
         (true, true) => "no part of the snapshot was loaded there, by what was seen",
     };
     vec![format!("unattributed {:.3} s: {why}", seconds(all))]
@@ -259,7 +268,10 @@ mod tests {
         let timeline = build(&events, &run());
         let spans: Vec<&str> = timeline.spans.iter().map(|span| span.name.as_str()).collect();
         assert!(spans.contains(&"vmm:init+vmm:load"), "{spans:?}");
-        assert_eq!(timeline.phases.last(), Some(&("unattributed".to_owned(), 94 * MS)));
+        assert_eq!(
+            phases(&timeline)[2..],
+            [("vmm:init+vmm:load", 94), ("guest:until-ready", 200), ("unattributed", 0)]
+        );
     }
 
     #[test]
@@ -274,7 +286,8 @@ mod tests {
         ]);
         let timeline = build(&events, &run());
         verify(&timeline).expect("it tiles");
-        let of = |name: &str| timeline.phases.iter().find(|(n, _)| n == name).map(|(_, ns)| ns / MS);
+        let of =
+            |name: &str| timeline.phases.iter().find(|(n, _)| n == name).map(|(_, ns)| ns / MS);
         assert_eq!((of("vmm:load-state"), of("vmm:load-ram")), (Some(10), Some(100)));
         let spans: Vec<&str> = timeline.spans.iter().map(|span| span.name.as_str()).collect();
         assert!(spans.contains(&"vmm:resume+guest:until-ready"), "{spans:?}");

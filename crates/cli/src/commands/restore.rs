@@ -5,12 +5,14 @@ use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
+use anyhow::Context;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vmeter_lab::at_once;
-use vmeter_lab::restore::{restore, Cache, Method, RestoreOptions};
+use vmeter_lab::restore::{prefetch_list, restore, Cache, Method, RestoreOptions, RestoreResult};
 use vmeter_lab::Shown;
-use vmeter_session::failure::usage;
+use vmeter_render::Target;
+use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::{Interrupt, Views, Watch};
 
 /// `vmeter restore`.
@@ -41,6 +43,9 @@ pub struct Restore {
     /// turn).
     #[arg(long)]
     pub warm: bool,
+    /// Write the pages that every restore had mapped at its guest's first answer: file, offset, length.
+    #[arg(long, value_name = "FILE")]
+    pub prefetch_list: Option<PathBuf>,
     /// Boot no machine to compare with.
     #[arg(long)]
     pub no_boot: bool,
@@ -62,14 +67,33 @@ pub struct Restore {
     pub command: Vec<String>,
 }
 
+/// Writes the pages of the first way to restore that maps any.
+fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
+    let mut mapped = result.machines.iter().map(|machine| &machine.pages);
+    let pages = mapped.find(|pages| pages.runs > 0).ok_or_else(|| {
+        failure(
+            Class::Answer,
+            "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to read ahead; \
+             of QEMU's ways --method shared does",
+        )
+    })?;
+    vmeter_base::files::write_atomic(file, prefetch_list(pages).as_bytes())
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
 /// Makes snapshots, restores them, shows and exports.
 ///
 /// # Errors
 /// As [`vmeter_lab::restore::restore`]; an export that cannot be written.
 pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
+    if let Some(file) = &arguments.prefetch_list {
+        output::check_target(&Target::File(file.clone()))?;
+    }
     if arguments.restore.is_some() && !arguments.command.is_empty() {
-        return Err(usage("--restore: the command line after `--` is restored by vmeter itself; give one of both"));
+        return Err(usage(
+            "--restore: the command line after `--` is restored by vmeter itself; give one of both",
+        ));
     }
     let mut spec = arguments.machine.spec(arguments.command);
     spec.until = arguments.ready.or(spec.until);
@@ -88,6 +112,9 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
     let result = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    if let Some(file) = &arguments.prefetch_list {
+        write_list(&result, file)?;
+    }
     let views = Views { long: arguments.long, ..Views::default() };
     let dir = PathBuf::from(&result.saved_in);
     output::done(at_once::shown(&dir, Shown(result))?.as_ref(), &views, out)

@@ -77,7 +77,11 @@ pub struct Levels {
 }
 
 /// What the machines that ran several at once come to, by the label that they share.
-pub fn levels(machines: &[SessionMachine], finished: &[SavedRun], seed: u64) -> BTreeMap<String, Levels> {
+pub fn levels(
+    machines: &[SessionMachine],
+    finished: &[SavedRun],
+    seed: u64,
+) -> BTreeMap<String, Levels> {
     let mut found: BTreeMap<String, Levels> = BTreeMap::new();
     for machine in machines.iter().filter(|machine| is_spread(machine)) {
         let own = finished.iter().map(|(_, run)| run).filter(|run| run.label == machine.label);
@@ -110,7 +114,8 @@ pub fn levels(machines: &[SessionMachine], finished: &[SavedRun], seed: u64) -> 
 fn level(machine: &SessionMachine, runs: &[&RunRecord]) -> Option<Level> {
     let number = at_once(machine);
     let samples_s: Vec<f64> = runs.iter().map(|run| seconds(run.total_ns)).collect();
-    let tear_down: Vec<f64> = runs.iter().filter_map(|run| gone(run)).map(|(from, to)| seconds(to - from)).collect();
+    let tear_down: Vec<f64> =
+        runs.iter().filter_map(|run| gone(run)).map(|(from, to)| seconds(to - from)).collect();
     // Runs are numbered as they are planned, those of a wave one after the other.
     let waves: Vec<&[&RunRecord]> = runs.chunks(number as usize).collect();
     let last = waves.iter().filter_map(|wave| {
@@ -137,7 +142,9 @@ fn level(machine: &SessionMachine, runs: &[&RunRecord]) -> Option<Level> {
 fn gone(run: &RunRecord) -> Option<(Ns, Ns)> {
     let gone = run.moment(&Moment::VmmExit)?;
     let ready = run.moment(&Moment::Ready).filter(|at| *at <= gone);
-    let done = ready.or_else(|| run.moment(&Moment::VmmExiting)).or_else(|| run.moment(&Moment::VmmKilled))?;
+    let done = ready
+        .or_else(|| run.moment(&Moment::VmmExiting))
+        .or_else(|| run.moment(&Moment::VmmKilled))?;
     Some((done.min(gone), gone))
 }
 
@@ -146,7 +153,8 @@ fn slowest(runs: &[&RunRecord]) -> Option<Slowest> {
     let limit = vmeter_stats::quantile(&totals, SLOWEST)?;
     let middle = median(&totals);
     let slow: Vec<&&RunRecord> = runs.iter().filter(|run| seconds(run.total_ns) > limit).collect();
-    let others: Vec<&&RunRecord> = runs.iter().filter(|run| seconds(run.total_ns) <= limit).collect();
+    let others: Vec<&&RunRecord> =
+        runs.iter().filter(|run| seconds(run.total_ns) <= limit).collect();
     if slow.is_empty() || runs.len() < FEWEST {
         return None;
     }

@@ -58,7 +58,9 @@ pub(crate) fn spread(prepared: Prepared, levels: &[u32]) -> Vec<Prepared> {
 /// Class usage.
 pub(crate) fn check(levels: &[u32]) -> Result<()> {
     match levels.iter().find(|level| !(1..=MOST).contains(*level)) {
-        Some(level) => Err(usage(format!("--concurrency {level}: expected 1 to {MOST} VMs at once"))),
+        Some(level) => {
+            Err(usage(format!("--concurrency {level}: expected 1 to {MOST} VMs at once")))
+        }
         None => Ok(()),
     }
 }

@@ -96,9 +96,8 @@ pub(crate) fn of_machine(
 ) -> Option<BootResult> {
     let own = finished.iter().filter(|(_, run)| run.label == machine.label && run.is_told());
     let runs: Vec<AnalysedRun> = own.map(|(dir, run)| analyse_run(dir, run.clone())).collect();
-    (!runs.is_empty()).then(|| {
-        summarise(envelope(&session.record), machine.clone(), runs, Vec::new())
-    })
+    (!runs.is_empty())
+        .then(|| summarise(envelope(&session.record), machine.clone(), runs, Vec::new()))
 }
 
 /// Summarises analysed runs of one machine.

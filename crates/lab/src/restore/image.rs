@@ -118,7 +118,11 @@ mod tests {
         let (old, new) = (folder.path().join("kernel"), folder.path().join("state"));
         std::fs::write(&old, "k").expect("written");
         let ago = SystemTime::now() - std::time::Duration::from_secs(3600);
-        std::fs::File::options().append(true).open(&old).and_then(|f| f.set_modified(ago)).expect("set");
+        std::fs::File::options()
+            .append(true)
+            .open(&old)
+            .and_then(|f| f.set_modified(ago))
+            .expect("set");
         let since = SystemTime::now() - std::time::Duration::from_secs(60);
         std::fs::write(&new, "s").expect("written");
         let shown = |path: &Path| path.display().to_string();

@@ -56,6 +56,9 @@ pub struct Made {
     pub nonce: Option<String>,
     /// Its files.
     pub files: Vec<PathBuf>,
+    /// Why nothing says whose its pages are, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unnamed: Option<String>,
 }
 
 impl Made {
@@ -66,7 +69,8 @@ impl Made {
         made.files.iter().all(|file| file.is_file()).then_some(made)
     }
 
-    fn note(&self, image: &Path) -> Result<()> {
+    /// Writes it into its folder, which is whole then.
+    pub(super) fn note(&self, image: &Path) -> Result<()> {
         let path = image.join(MANIFEST);
         files::write_atomic(&path, &serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("cannot write {}", path.display()))
@@ -119,8 +123,8 @@ pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Re
         image_bytes: stored(&files),
         nonce: nonce(asked.until, &line),
         files,
+        unnamed: None,
     };
-    made.note(image)?;
     Ok(made)
 }
 
@@ -270,6 +274,5 @@ pub(super) fn by_command(
         files: found,
         ..Made::default()
     };
-    made.note(image)?;
     Ok(made)
 }

@@ -74,7 +74,12 @@ impl Method {
 
     /// The machine `argv` as it goes on from `image`. What the guest then writes into its RAM is no
     /// part of the snapshot.
-    pub(super) fn restored(self, argv: &[OsString], image: &Path, memory_mib: u64) -> Vec<OsString> {
+    pub(super) fn restored(
+        self,
+        argv: &[OsString],
+        image: &Path,
+        memory_mib: u64,
+    ) -> Vec<OsString> {
         let mut more = self.devices(image, memory_mib, false);
         match self {
             Method::Loadvm => more.extend(["-loadvm".into(), NAME.into()]),

@@ -8,6 +8,7 @@
 mod image;
 mod make;
 mod method;
+mod pages;
 mod proof;
 pub mod report;
 mod result;
@@ -16,6 +17,7 @@ mod runner;
 pub use image::Cache;
 pub use make::Made;
 pub use method::Method;
+pub use pages::{prefetch_list, Pages};
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 

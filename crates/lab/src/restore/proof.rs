@@ -93,7 +93,12 @@ mod tests {
     use vmeter_model::run::SourceRecord;
     use vmeter_record::ready::Until;
 
-    fn judged(console: &str, ready: &str, until: &str, drawn: Option<&str>) -> Result<Proof, String> {
+    fn judged(
+        console: &str,
+        ready: &str,
+        until: &str,
+        drawn: Option<&str>,
+    ) -> Result<Proof, String> {
         let dir = tempfile::tempdir().expect("a folder");
         let text = format!("vmeter-chunks 1\n5000000 {}\n{console}\n\n", console.len());
         std::fs::write(dir.path().join("console.chunks"), text).expect("written");

@@ -1,6 +1,7 @@
 //! What the saved restores come to.
 
 use super::make::Made;
+use super::pages::{of_runs, Pages};
 use super::proof::{self, judge, Proof};
 use super::{Cache, Config, BOOT, CACHE, METHOD};
 use crate::bench::sampled;
@@ -47,6 +48,8 @@ pub struct Restored {
     pub resident: Vec<f64>,
     /// By what the guest of each run is known to be restored.
     pub proofs: Vec<Proof>,
+    /// What its guests had mapped at their first answer.
+    pub pages: Pages,
     /// Its runs.
     pub runs: BootResult,
 }
@@ -95,7 +98,8 @@ pub fn result(session: &Session) -> Result<RestoreResult> {
         warnings.extend(remarks(machine));
     }
     let saved_in = session.dir.display().to_string();
-    let hints = vec![format!("vmeter report {} -o restore.html", vmeter_base::shell::quote(&saved_in))];
+    let hints =
+        vec![format!("vmeter report {} -o restore.html", vmeter_base::shell::quote(&saved_in))];
     let envelope = envelope::envelope(&session.record);
     Ok(RestoreResult { envelope, machines, boot, comparisons, warnings, hints, saved_in })
 }
@@ -119,14 +123,15 @@ fn restored(
         run.label == described.label && !run.warmup && run.outcome == Outcome::Done
     };
     let done: Vec<&SavedRun> = finished.iter().filter(done).collect();
-    let proofs = done.iter().map(|(dir, run)| {
-        judge(dir, run, pattern.as_ref(), &drawn).unwrap_or(Proof::None)
-    });
+    let proofs = done
+        .iter()
+        .map(|(dir, run)| judge(dir, run, pattern.as_ref(), &drawn).unwrap_or(Proof::None));
     Restored {
         cold: parameter(CACHE).as_deref() == Some(vmeter_base::words::Word::word(Cache::Cold)),
         made: made.last().map(|made| (*made).clone()),
         resident: done.iter().filter_map(|(_, run)| resident(run)).collect(),
         proofs: proofs.collect(),
+        pages: of_runs(&done),
         runs,
         method,
     }
@@ -169,6 +174,10 @@ fn remarks(machine: &Restored) -> Vec<String> {
             "{label}: nothing proves that the guest was restored and not booted in {unproven} of {} runs: {why}",
             machine.proofs.len()
         ));
+    }
+    let unnamed = machine.made.as_ref().and_then(|made| made.unnamed.as_deref());
+    if let Some(why) = unnamed.filter(|_| machine.pages.runs > 0) {
+        said.push(format!("{label}: the owners of its pages are not known: {why}"));
     }
     let mut texts: Vec<String> = machine
         .runs

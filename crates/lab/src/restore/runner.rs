@@ -3,6 +3,7 @@
 use super::image::{placed, Cache};
 use super::make::{by_command, by_qemu, Made, OfQemu};
 use super::method::Method;
+use super::pages;
 use super::proof;
 use super::{Config, PLACE};
 use crate::at_once::at_once;
@@ -56,13 +57,12 @@ impl Target {
 
     /// A machine that boots.
     pub fn boot() -> Self {
-        Target {
-            cache: None,
-            method: None,
-            machine: Vec::new(),
-            booted: Vec::new(),
-            memory_mib: 0,
-        }
+        Target { cache: None, method: None, machine: Vec::new(), booted: Vec::new(), memory_mib: 0 }
+    }
+
+    /// True where the guest's RAM may be a file that is mapped.
+    fn may_map(&self) -> bool {
+        self.method.is_none_or(|method| method == Method::Shared)
     }
 
     /// The name of its snapshot's folder.
@@ -132,7 +132,13 @@ impl Restores {
                     empty_folder(&image)?;
                     watch.progress.note(&format!("making a snapshot ({})", target.folder()));
                     let made = self.make_one(&target, prepared, config, &image, watch);
-                    let made = made.inspect_err(|_| drop(note_tree(&self.images)))?;
+                    let mut made = made.inspect_err(|_| drop(note_tree(&self.images)))?;
+                    if target.may_map() {
+                        let kernel = prepared.machine.kernel.as_deref();
+                        let cache = &self.recorder.cache;
+                        made.unnamed = pages::note(&made.files, kernel, cache, &image);
+                    }
+                    made.note(&image)?;
                     note_tree(&self.images)?;
                     new.push(made.clone());
                     made
@@ -186,7 +192,9 @@ impl Restores {
         };
         let commands = target.method.map_or_else(Vec::new, |method| method.commands(&image));
         let waits = at_once(&prepared.session) > 1;
-        prepared.snapshot = Some(Snapshot { files: placed(&made.files, cache)?, commands, waits });
+        let files = placed(&made.files, cache)?;
+        let owners = Some(image.join(pages::OWNERS)).filter(|path| path.is_file());
+        prepared.snapshot = Some(Snapshot { files, commands, owners, waits });
         Ok(())
     }
 }
@@ -210,7 +218,9 @@ fn empty_folder(image: &Path) -> Result<()> {
 /// Removes the snapshots of a session that is done.
 pub(super) fn remove(session: &Session) -> Result<()> {
     let images = own_tree(&session.dir, IMAGE)?;
-    for gone in [std::fs::remove_dir_all(&images), std::fs::remove_file(images.with_extension("files"))] {
+    for gone in
+        [std::fs::remove_dir_all(&images), std::fs::remove_file(images.with_extension("files"))]
+    {
         match gone {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot remove {}", images.display()));

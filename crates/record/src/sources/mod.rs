@@ -12,6 +12,7 @@ pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
 pub mod snapshot_files;
+pub mod snapshot_pages;
 pub mod tcg_plugin;
 pub mod vmm_events;
 pub mod vmm_memory;
@@ -32,6 +33,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &vmm_threads::VmmThreads,
         &qemu_trace::QemuTrace,
         &snapshot_files::SnapshotFiles,
+        &snapshot_pages::SnapshotPages,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
         &vmm_memory::VmmMemory,

@@ -41,7 +41,8 @@ impl Recorder for Monitor {
         context.vmm.monitor.then(|| {
             let dir = context.dir.to_owned();
             let commands = context.snapshot.map_or(&[][..], |snapshot| &snapshot.commands);
-            let words = commands.iter().fold(SPEAK.to_owned(), |words, command| words + command + "\n");
+            let words =
+                commands.iter().fold(SPEAK.to_owned(), |words, command| words + command + "\n");
             Box::new(Recording { dir, words, socket: None, awaited: None }) as _
         })
     }

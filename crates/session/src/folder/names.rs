@@ -39,7 +39,7 @@ const FILES: [&str; 11] = [
 ];
 
 /// What recordings are called, beside those that a `run.json` names itself.
-const RECORDINGS: [&str; 29] = [
+const RECORDINGS: [&str; 30] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -58,6 +58,7 @@ const RECORDINGS: [&str; 29] = [
     "qemu-trace.events",
     "qemu-trace.log",
     "snapshot-files.txt",
+    "snapshot-pages.txt",
     "tcg-addresses.txt",
     "tcg-stamps.bin",
     "trace.dat",

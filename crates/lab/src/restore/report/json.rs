@@ -18,7 +18,20 @@ exported! {
             result.boot.as_ref().map(|boot| Booted { total: exported(&boot.total) })
         },
         comparisons: Vec<Comparison<'a>>,
-        pages: Vec<Page> = |_| Vec::new(),
+        pages: Vec<Page<'a>> = |result| {
+            let each = |machine: &'a Restored| {
+                let label = machine.label();
+                machine.pages.owners.iter().map(move |of| Page {
+                    label,
+                    owner: &of.owner,
+                    faults: of.pages,
+                    written: of.written,
+                    always: of.always,
+                    waited_s: None,
+                })
+            };
+            result.machines.iter().flat_map(each).collect()
+        },
         warnings: &'a [String],
         hints: &'a [String],
         saved_in: &'a str,
@@ -52,9 +65,16 @@ struct Booted {
     total: Option<Estimate>,
 }
 
-/// A page that a guest waited for.
+/// Pages that a guest had mapped at its first answer.
 #[derive(Debug, serde::Serialize)]
-struct Page {}
+struct Page<'a> {
+    label: &'a str,
+    owner: &'a str,
+    faults: f64,
+    written: f64,
+    always: u64,
+    waited_s: Option<f64>,
+}
 
 fn made(result: &RestoreResult) -> Option<&Made> {
     result.machines.first()?.made.as_ref()

@@ -19,6 +19,8 @@ use vmeter_session::Views;
 
 /// Devices of which a table is made at a glance.
 const DEVICES: usize = 5;
+/// Owners of pages that are shown of each machine at a glance.
+const OWNERS: usize = 8;
 /// Machines that stand side by side on 80 columns.
 const BESIDE: usize = 3;
 /// What a device's state is called among activities.
@@ -139,9 +141,10 @@ impl<'a> RestoreReport<'a> {
                 time(made.map(|made| made.create_s)),
                 time(made.and_then(|made| made.boot_s)),
                 time(made.and_then(|made| made.save_s)),
-                made.map_or_else(|| Cell::Text("-".into()), |made| {
-                    Cell::Inline(Quantity::exact(made.image_bytes as f64, Unit::Bytes))
-                }),
+                made.map_or_else(
+                    || Cell::Text("-".into()),
+                    |made| Cell::Inline(Quantity::exact(made.image_bytes as f64, Unit::Bytes)),
+                ),
                 Cell::Text(residency(machine)),
                 Cell::Text(proven(machine)),
             ]);
@@ -163,6 +166,29 @@ impl<'a> RestoreReport<'a> {
                 table.row(vec![
                     Cell::Name(activity.name[DEVICE.len()..].to_owned()),
                     Cell::Inline(Quantity::of(&activity.estimate, Unit::Seconds)),
+                    Cell::Text(machine.label().to_owned()),
+                ]);
+            }
+        }
+        (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// Whose the pages are that guests had mapped.
+    fn pages(&self, most: usize) -> Option<Table> {
+        let mut table = Table::new(vec![
+            Column { shrinks_to: Some(24), ..Column::name("owner") },
+            Column::number("pages", 0),
+            Column::number("written", 1),
+            Column::number("in every run", 0),
+            Column::text("snapshot", 2),
+        ]);
+        for machine in &self.result.machines {
+            for of in machine.pages.owners.iter().take(most) {
+                table.row(vec![
+                    Cell::Name(of.owner.clone()),
+                    Cell::Text(format!("{:.0}", of.pages)),
+                    Cell::Text(format!("{:.0}", of.written)),
+                    Cell::Text(of.always.to_string()),
                     Cell::Text(machine.label().to_owned()),
                 ]);
             }
@@ -213,7 +239,9 @@ fn pays(machine: &Restored, boot: Option<&BootResult>) -> Option<String> {
             let times = (made.create_s / gain).ceil().max(1.0) as u64;
             format!("The snapshot took {cost} to make: it pays from restore {times} on.")
         }
-        false => format!("The snapshot took {cost} to make, and restoring it is slower than booting."),
+        false => {
+            format!("The snapshot took {cost} to make, and restoring it is slower than booting.")
+        }
     })
 }
 
@@ -260,10 +288,17 @@ impl Report for RestoreReport<'_> {
         document.heading("Snapshots", "in page cache: share of the image right before each run");
         document.push(Block::Table(self.snapshots()));
         let all = self.long || detail == Detail::Full;
-        if let Some(table) = self.devices(if all { usize::MAX } else { DEVICES }).filter(|_| {
-            self.long || detail != Detail::Glance
-        }) {
+        if let Some(table) = self
+            .devices(if all { usize::MAX } else { DEVICES })
+            .filter(|_| self.long || detail != Detail::Glance)
+        {
             document.heading("State by device", "longest first, mean ± 95 % CI");
+            document.push(Block::Table(table));
+        }
+        if let Some(table) = self.pages(if all { usize::MAX } else { OWNERS }) {
+            let note =
+                "4 KiB pages of the snapshot; a page that is read brings up to 15 neighbours";
+            document.heading("Mapped at the first answer", note);
             document.push(Block::Table(table));
         }
         if let Some(at) = self.fastest().filter(|_| self.long || detail != Detail::Glance) {
