@@ -123,14 +123,89 @@ fn left(dir: &Path) -> Vec<i32> {
     pids.filter(names).collect()
 }
 
+/// The guest is vmeter's own: one program, which sleeps and prints.
+#[test]
+fn pages_have_the_names_of_their_owners_or_none() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let list = lab.path("list");
+    let all = ["restore", "--runs", "3", "--method", "shared,incoming", "--no-boot"];
+    let result = lab.json(&[&all[..], &["--prefetch-list", text(&list)], &MACHINE[..]].concat());
+    let pages = result["pages"].as_array().expect("pages");
+    assert!(pages.iter().all(|of| of["label"] == "shared"), "only that one is mapped");
+    let count = |of: &Value| of["faults"].as_f64().expect("a number");
+    let named = |owner: &str| pages.iter().find(|of| of["owner"] == owner).map_or(0.0, count);
+    for owner in ["kernel code", "kernel variables", "file /init", "anonymous of init"] {
+        assert!(named(owner) >= 1.0, "{owner}: {pages:?}");
+    }
+    let whole: f64 = pages.iter().map(count).sum();
+    assert!(named("unknown") < 0.4 * whole, "{} of {whole}", named("unknown"));
+    let known = ["kernel ", "slab ", "file /", "anonymous", "page tables", "free", "unknown"];
+    for of in pages {
+        let owner = of["owner"].as_str().expect("an owner");
+        assert!(known.iter().any(|begin| owner.starts_with(begin)), "{owner}");
+        // The one process that there is.
+        assert!(!owner.starts_with("anonymous of") || owner == "anonymous of init", "{owner}");
+        assert!(count(of) <= whole && of["always"].as_f64() <= Some(count(of)), "{of}");
+    }
+    let list = std::fs::read_to_string(list).expect("a list");
+    let listed: u64 = list
+        .lines()
+        .filter(|line| line.starts_with("ram "))
+        .map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a length"))
+        .sum();
+    let always: f64 = pages.iter().map(|of| of["always"].as_f64().expect("a number")).sum();
+    assert_eq!(listed, always as u64 * 4096);
+}
+
+#[test]
+fn several_at_once_have_quantiles_and_a_tear_down() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let all = ["restore", "--method", "shared", "--concurrency", "1,3", "--runs", "3"];
+    let result = lab.json(&[&all[..], &MACHINE[..]].concat());
+    let concurrency = &result["concurrency"][0];
+    assert_eq!(concurrency["machine"], "shared");
+    for (level, (at_once, vms)) in
+        concurrency["levels"].as_array().expect("levels").iter().zip([(1, 3), (3, 9)])
+    {
+        assert_eq!((&level["at_once"], &level["waves"]), (&at_once.into(), &3.into()));
+        assert_eq!(level["samples_s"].as_array().map(Vec::len), Some(vms));
+        let p50 = &level["quantiles"][0];
+        assert_eq!(p50["value_s"].is_number(), vms >= 6, "{p50}");
+        assert!(level["tear_down"]["mean"].as_f64().is_some_and(|s| s > 0.0), "{level}");
+        assert!(level["to_last_exit"]["mean"].as_f64() >= level["tear_down"]["min"].as_f64());
+    }
+    let runs = runs(&result, "shared, 3 at once");
+    let mut starts: Vec<i64> = runs.filter_map(|run| run["exec_monotonic_ns"].as_i64()).collect();
+    starts.sort_unstable();
+    assert_eq!(starts.len(), 9);
+    // Those of a wave begin together, and the next wave begins when they are gone.
+    let gap = |pair: &[i64]| pair[1] - pair[0];
+    let (within, between) = (gap(&starts[1..3]), gap(&starts[2..4]));
+    assert!(within < between, "{starts:?}");
+}
+
 #[test]
 fn no_vmm_outlives_a_vmeter_that_was_killed() {
     if kernel().is_none() {
         return;
     }
+    for (name, at_once) in [("KILL", 1), ("INT", 1), ("KILL", 3), ("INT", 3)] {
+        ends_with_vmeter(name, at_once);
+    }
+}
+
+/// Sends a signal once so many guests run: the one that is to be saved, or those of a wave.
+fn ends_with_vmeter(name: &str, at_once: usize) {
     let lab = Lab::new();
     let dir = lab.path("session");
-    let all = ["restore", "--method", "shared", "--no-boot", "--save", text(&dir)];
+    let number = at_once.to_string();
+    let all = ["restore", "--method", "shared", "--concurrency", &number, "--save", text(&dir)];
     let mut child = lab
         .command(&[&all[..], &MACHINE[..]].concat())
         .stdout(Stdio::null())
@@ -138,16 +213,16 @@ fn no_vmm_outlives_a_vmeter_that_was_killed() {
         .spawn()
         .expect("vmeter runs");
     let begun = Instant::now();
-    while left(&dir).is_empty() && begun.elapsed() < Duration::from_secs(120) {
+    while left(&dir).len() < at_once && begun.elapsed() < Duration::from_secs(120) {
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(2));
     }
-    assert!(!left(&dir).is_empty(), "the guest that is to be saved runs");
-    common::signal(&child, "KILL");
+    assert!(left(&dir).len() >= at_once, "{at_once} guests run");
+    common::signal(&child, name);
     child.wait().expect("a child");
     let killed = Instant::now();
     while !left(&dir).is_empty() {
-        assert!(killed.elapsed() < Duration::from_secs(30), "{:?} runs on", left(&dir));
+        assert!(killed.elapsed() < Duration::from_secs(30), "{name}: {:?} runs on", left(&dir));
         std::thread::sleep(Duration::from_millis(20));
     }
 }

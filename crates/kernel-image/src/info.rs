@@ -222,6 +222,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("task_struct", "tasks.next")],
     &[("task_struct", "mm")],
     &[("task_struct", "comm")],
+    &[("task_struct", "stack")],
     &[("mm_struct", "pgd")],
 ];
 

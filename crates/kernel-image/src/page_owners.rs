@@ -30,6 +30,8 @@ const MAX_ORDER: u64 = 10;
 /// Longest name.
 const MAX_NAME: usize = 128;
 const MAX_COMM: usize = 16;
+/// Pages of a stack at least (`THREAD_SIZE`, arch/x86/include/asm/page_64_types.h).
+const STACK_PAGES: u64 = 4;
 
 /// Whose a page is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +40,8 @@ pub enum Owner {
     Kernel(&'static str),
     /// Page tables.
     PageTables,
+    /// The kernel's stack of a thread, by its name.
+    Stack(String),
     /// A slab cache, by name.
     Slab(String),
     /// A file's page, with its path or the number of its inode, and its place in the file, pages.
@@ -71,10 +75,10 @@ pub fn page_owners(guest: &Guest<'_>, frames: u64) -> Result<Vec<Option<Owner>>>
     let layout = Layout::of(guest)?;
     let mut owners: Vec<Option<Owner>> = vec![None; frames as usize];
     let mut names = Names { layout: &layout, slabs: HashMap::new(), files: HashMap::new() };
-    let processes = mapped_by(guest, frames).unwrap_or_default();
+    let processes = processes(guest, frames).unwrap_or_default();
     let mut free = Vec::new();
     layout.each_page(frames, |frame, page, head| {
-        let found = names.owner(frame, page, head, &processes);
+        let found = names.owner(frame, page, head, &processes.mapped);
         if let (Some(Owner::Free), Some(order)) = (&found, layout.private(page)) {
             free.push((frame, order));
         }
@@ -83,6 +87,15 @@ pub fn page_owners(guest: &Guest<'_>, frames: u64) -> Result<Vec<Option<Owner>>>
     for (first, order) in free {
         let block = first..(first + (1 << order.min(MAX_ORDER))).min(frames);
         block.for_each(|frame| owners[frame as usize] = Some(Owner::Free));
+    }
+    for (frame, thread) in processes.stacks.into_iter().filter(|(frame, _)| *frame < frames) {
+        owners[frame as usize] = Some(Owner::Stack(thread));
+    }
+    for at in (0..frames * layout.size).step_by(PAGE as usize) {
+        let physical = guest.translate(layout.vmemmap.wrapping_add(at));
+        if let Some(frame) = physical.ok().map(|at| at / PAGE).filter(|frame| *frame < frames) {
+            owners[frame as usize] = Some(Owner::Kernel("page structures"));
+        }
     }
     for (from, to, what) in IMAGE {
         let place = |name: &str| {
@@ -254,21 +267,37 @@ fn printable(text: String) -> Option<String> {
     fits.then_some(text)
 }
 
-/// The process that maps each page frame, by its page tables; an empty name for several.
-fn mapped_by(guest: &Guest<'_>, frames: u64) -> Result<HashMap<u64, String>> {
+/// What processes and threads say of page frames.
+#[derive(Default)]
+struct Processes {
+    /// Who maps a frame, by the page tables; an empty name for several.
+    mapped: HashMap<u64, String>,
+    /// Frames of the kernel's stacks.
+    stacks: Vec<(u64, String)>,
+}
+
+/// All of them, from the first task on.
+fn processes(guest: &Guest<'_>, frames: u64) -> Result<Processes> {
     let first = guest.symbol("init_task")?;
     let link = guest.info().field("task_struct.tasks.next")?.offset();
-    let mut found = HashMap::new();
+    let comm_at = guest.info().field("task_struct.comm")?.offset();
+    let levels = if guest.place().five_levels { 5 } else { 4 };
+    let mut found = Processes::default();
     let mut seen = std::collections::HashSet::new();
     let mut task = first;
     for _ in 0..MAX_TASKS {
+        let comm = text_until_nul(&guest.bytes(task.wrapping_add(comm_at), MAX_COMM)?);
+        let comm = printable(comm).unwrap_or_default();
+        let stack = guest.field(task, "task_struct.stack")?;
+        let pages =
+            (0..STACK_PAGES).filter_map(|n| guest.translate(stack.wrapping_add(n * PAGE)).ok());
+        if Layout::is_kernel(stack) && !comm.is_empty() {
+            found.stacks.extend(pages.map(|at| (at / PAGE, comm.clone())));
+        }
         let mm = guest.field(task, "task_struct.mm")?;
         if mm != 0 && seen.insert(mm) {
-            let comm = guest.info().field("task_struct.comm")?.offset();
-            let comm = text_until_nul(&guest.bytes(task.wrapping_add(comm), MAX_COMM)?);
             let table = guest.translate(guest.field(mm, "mm_struct.pgd")?)?;
-            let levels = if guest.place().five_levels { 5 } else { 4 };
-            let mut walk = Walk { guest, frames, comm, found: &mut found };
+            let mut walk = Walk { guest, frames, comm, found: &mut found.mapped };
             walk.table(table, levels - 1, 256)?;
         }
         task = guest.u64(task.wrapping_add(link))?.wrapping_sub(link);

@@ -27,6 +27,7 @@ fn words(owner: &Owner) -> String {
     match owner {
         Owner::Kernel(what) => format!("kernel {what}"),
         Owner::PageTables => "page tables".into(),
+        Owner::Stack(thread) => format!("kernel stack of {thread}"),
         Owner::Slab(name) => format!("slab {name}"),
         Owner::File { name, .. } => format!("file {name}"),
         Owner::Anonymous(process) if process.is_empty() => "anonymous".into(),

@@ -126,7 +126,8 @@ impl Report for WithLevels<'_> {
 
     fn document(&self, detail: Detail) -> Document {
         let mut document = self.inner.document(detail);
-        let notices = document.blocks.pop_if(|block| matches!(block, Block::Notices(_)));
+        let has_notices = matches!(document.blocks.last(), Some(Block::Notices(_)));
+        let notices = document.blocks.split_off(document.blocks.len() - usize::from(has_notices));
         blocks(self.levels, &mut document);
         document.blocks.extend(notices);
         document

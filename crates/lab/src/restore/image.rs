@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use vmeter_machine::page_cache;
@@ -20,7 +21,7 @@ vmeter_base::words! {
 
 /// More of a snapshot in the page cache than this is not cold.
 const COLD: f64 = 0.01;
-/// A file of the command line with less is none of the snapshot, bytes.
+/// How deep the folder of a snapshot is looked into.
 const FOLDERS: usize = 4;
 
 /// Files below a folder, and how deep it is looked into.
@@ -54,10 +55,12 @@ pub(super) fn named_by(command: &[String], since: SystemTime) -> Vec<PathBuf> {
             _ => {}
         }
     }
-    let is_new = |path: &PathBuf| {
-        path.metadata().and_then(|file| file.modified()).is_ok_and(|changed| changed >= since)
+    let is_data = |path: &PathBuf| {
+        let file = path.metadata().ok()?;
+        // A program is no part of a snapshot, however new it is.
+        Some(file.modified().ok()? >= since && file.permissions().mode() & 0o111 == 0)
     };
-    found.retain(is_new);
+    found.retain(|path| is_data(path) == Some(true));
     found.into_iter().collect()
 }
 

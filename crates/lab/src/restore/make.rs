@@ -32,6 +32,8 @@ const TAIL: usize = 64 << 10;
 const BANDWIDTH: u64 = 1 << 40;
 /// Between two questions how far it is.
 const ASK: Duration = Duration::from_millis(5);
+/// A file's time is that of the kernel's last tick.
+const FILE_CLOCK: Duration = Duration::from_millis(20);
 /// How long a QEMU that was told to end may take.
 const END: Duration = Duration::from_secs(20);
 
@@ -161,16 +163,21 @@ fn wait(
             std::thread::spawn(move || while serial.read(&mut chunk).is_ok_and(|n| n > 0) {});
             return Ok((at, line));
         }
-        let last = || text.lines().next_back().unwrap_or("nothing").chars().take(120).collect();
+        let last = || -> String {
+            let line =
+                text.lines().next_back().map(|line| line.chars().take(120).collect::<String>());
+            let mute = "is nothing: is its console on standard output (-serial stdio)?";
+            line.map_or_else(|| mute.to_owned(), |line| format!("is {line:?}"))
+        };
         if let Some(status) = vm.ended() {
             let why = format!("QEMU ended ({status}) before its guest was ready{}", vm.said());
             return Err(wrong(asked.method, &why));
         }
         if Instant::now() >= deadline {
-            let last: String = last();
-            let s = asked.timeout.as_secs();
             let why = format!(
-                "its guest was not ready within {s} s (--timeout); the last that it printed is {last:?}"
+                "its guest was not ready within {} s (--timeout); the last that it printed {}",
+                asked.timeout.as_secs(),
+                last()
             );
             return Err(wrong(asked.method, &why));
         }
@@ -235,7 +242,7 @@ pub(super) fn by_command(
     image: &Path,
     interrupt: &Interrupt,
 ) -> Result<Made> {
-    let since = SystemTime::now() - Duration::from_secs(1);
+    let since = SystemTime::now() - FILE_CLOCK;
     let begun = clock::read().monotonic_ns;
     let mut command = Command::new("sh");
     command.args(["-c", create]).stdin(Stdio::null());

@@ -77,6 +77,9 @@ impl RestoreResult {
 pub fn result(session: &Session) -> Result<RestoreResult> {
     let config: Config = session.asked()?;
     let (finished, mut warnings) = session.finished()?;
+    if finished.is_empty() {
+        return Err(session.no_runs(&warnings));
+    }
     warnings.extend(crate::missing::warning(session, &finished));
     let (mut machines, mut boot) = (Vec::new(), None);
     for described in &session.record.machines {
