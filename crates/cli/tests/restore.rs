@@ -88,7 +88,7 @@ fn a_pause_in_the_stream_is_time_in_which_ram_is_loaded() {
     );
     let serial = lab.path("serial");
     let create = lab.script("create", &format!(
-        "#!/bin/sh\n{{ until grep -q 'tick .* 9' {0}; do sleep 0.1; done; \
+        "#!/bin/sh\nrm -f {0}\n{{ until grep -q 'tick .* 9' {0}; do sleep 0.1; done; \
          echo 'migrate \"exec:cat >'$1'/state\"'; echo quit; }} | {qemu} -serial file:{0} -monitor stdio >/dev/null\n\
          grep tick {0} | head -n 2\n",
         text(&serial)
@@ -102,7 +102,11 @@ fn a_pause_in_the_stream_is_time_in_which_ram_is_loaded() {
             (format!("{} {{image}}", text(&create)), format!("{} {{image}}", text(&vmm)));
         let all = ["restore", "--create", &create, "--restore", &restore, "--ready", TICK];
         let result = lab.json(&[&all[..], &["--runs", "3", "--warmup", "0"]].concat());
-        assert_eq!(result["machines"][0]["proofs"][0], "nonce", "{}", result["machines"][0]);
+        assert_eq!(
+            result["machines"][0]["proofs"][0], "nonce",
+            "{}",
+            result["machines"][0]["proofs"]
+        );
         mean(&result["machines"][0], "vmm:load-ram")
     };
     let plain = restored("cat $1/state");
@@ -138,7 +142,7 @@ fn pages_have_the_names_of_their_owners_or_none() {
     let count = |of: &Value| of["faults"].as_f64().expect("a number");
     let named = |owner: &str| pages.iter().find(|of| of["owner"] == owner).map_or(0.0, count);
     for owner in ["kernel code", "kernel variables", "file /init", "anonymous of init"] {
-        assert!(named(owner) >= 1.0, "{owner}: {pages:?}");
+        assert!(named(owner) >= 1.0, "{owner}");
     }
     let whole: f64 = pages.iter().map(count).sum();
     assert!(named("unknown") < 0.4 * whole, "{} of {whole}", named("unknown"));

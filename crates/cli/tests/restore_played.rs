@@ -63,15 +63,15 @@ fn each_file_is_loaded_for_as_long_as_it_was_planted() {
     for run in runs {
         assert_eq!((&run["origin"], &run["outcome"]), (&"restore".into(), &"done".into()));
         for name in ["vmm:load-state", "vmm:load-ram"] {
-            let found = spans(run, name);
-            assert_eq!(found.len(), 1, "{name}: {}", common::names(run));
-            let length = found[0].1 - found[0].0;
+            // vmeter stops what a shell starts, which cuts spans.
+            let length: f64 = spans(run, name).iter().map(|(from, to)| to - from).sum();
             // A busy host makes a sleep longer, never shorter; an event is taken within 2 ms.
             assert!((PLANTED - 0.005..PLANTED * 2.0).contains(&length), "{name}: {length}");
         }
-        let (state, ram) = (spans(run, "vmm:load-state")[0], spans(run, "vmm:load-ram")[0]);
-        assert!(ram.0 - state.1 >= 0.09, "what is between two files is neither's");
-        assert_eq!(spans(run, "load state").len(), 1, "{}", common::names(run));
+        let (state, ram) = (spans(run, "vmm:load-state"), spans(run, "vmm:load-ram"));
+        let between = ram[0].0 - state[state.len() - 1].1;
+        assert!(between >= 0.09, "what is between two files is neither's: {between}");
+        assert!(!spans(run, "load state").is_empty(), "{}", common::names(run));
         let leaves: f64 = common::leaves(run)
             .iter()
             .map(|leaf| leaf["end_s"].as_f64().unwrap() - leaf["start_s"].as_f64().unwrap())

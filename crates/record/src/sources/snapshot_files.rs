@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vmeter_base::clock;
+use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Ns, RunRecord, SnapshotPart};
@@ -94,7 +95,8 @@ impl Recorder for SnapshotFiles {
         let snapshot = context.snapshot.filter(|_| context.watch != WatchLevel::None)?;
         let files: Vec<ImageFile> = snapshot.files.iter().take(MOST_FILES).cloned().collect();
         let path = context.dir.join(FILE);
-        (!files.is_empty()).then(|| Box::new(Recording { files, path, listening: None }) as _)
+        (!files.is_empty())
+            .then(|| Box::new(Recording { files, path, listening: None, heard: None }) as _)
     }
 
     fn read(
@@ -118,7 +120,8 @@ impl Recorder for SnapshotFiles {
             return Ok(Vec::new());
         }
         let event = |(at, part): (Ns, SnapshotPart)| Event {
-            at: at.saturating_sub(saved.run.exec_ns),
+            // What was taken late happened before the VMM was stopped for its end.
+            at: at.saturating_sub(saved.run.exec_ns).min(saved.run.total_ns),
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
@@ -208,6 +211,8 @@ struct Recording {
     files: Vec<ImageFile>,
     path: PathBuf,
     listening: Option<Listening>,
+    /// What was heard until the VMM was stopped for its end, which closes its files.
+    heard: Option<(String, Vec<Known>)>,
 }
 
 struct Listening {
@@ -299,10 +304,14 @@ impl Live for Recording {
         Ok(())
     }
 
+    fn exiting(&mut self, _: &Tracee) -> Result<(), SourceError> {
+        self.heard = self.listening.take().and_then(Listening::end);
+        Ok(())
+    }
+
     fn finish(mut self: Box<Self>, _: Ns) -> Result<Option<SourceRecord>, SourceError> {
-        let Some((text, files)) = self.listening.take().and_then(Listening::end) else {
-            return Ok(None);
-        };
+        let ended = self.listening.take().and_then(Listening::end);
+        let Some((text, files)) = self.heard.take().or(ended) else { return Ok(None) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
         let clock = "CLOCK_MONOTONIC when the event was taken";
