@@ -38,7 +38,7 @@ use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
 use vmeter_model::{MachineSpec, ResolvedOption};
 use vmeter_render::Report;
 use vmeter_session::failure::{host, usage};
-use vmeter_session::{cache_dir, carry_out, Given, Measurement, RunOptions, Session};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOptions, Session};
 use vmeter_session::{Answer, Experiment, Shardable, Views, Watch, NOT_CUT};
 
 const KIND: &str = "restore";
@@ -139,7 +139,7 @@ impl Measurement for RestoreOptions {
         })
     }
 
-    fn note_given(&self, begun: &Config, given: &mut Given) {
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.fields(&self.spec, &begun.spec);
         given.option("--create", self.create.as_ref().map(Some), begun.create.as_ref());
         given.option("--restore", self.restore.as_ref().map(Some), begun.restore.as_ref());

@@ -259,15 +259,15 @@ impl Runner<PlannedRun> for Restores {
         command.to_owned()
     }
 
-    fn said(&self, run: &RunRecord) -> String {
-        boots::said(run)
+    fn summary(&self, run: &RunRecord) -> String {
+        boots::summary_of(run)
     }
 
     fn fatal_reason(&self, run: &RunRecord) -> Option<String> {
         boots::fatal_reason(run)
     }
 
-    fn remark(&self, run: &mut RunRecord, remark: &str) {
+    fn add_note(&self, run: &mut RunRecord, remark: &str) {
         run.warnings.push(remark.to_owned());
     }
 

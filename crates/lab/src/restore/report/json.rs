@@ -1,7 +1,7 @@
 //! The JSON body of `vmeter restore`. Field names are fixed by schema `vmeter/1`.
 
 use crate::boot::report::json::{Activity, Run};
-use crate::parts::{Comparison, Machine, Phase};
+use crate::json_common::{Comparison, Machine, Phase};
 use crate::restore::make::Made;
 use crate::restore::result::{RestoreResult, Restored};
 use vmeter_render::exported;

@@ -53,7 +53,7 @@ impl<'a> RestoreReport<'a> {
         let Some(at) = self.fastest() else {
             let all = self.result.machines.iter().flat_map(|machine| &machine.runs.runs);
             let why = all.filter_map(|run| {
-                crate::words::ended_text(&run.record.outcome, run.record.end.as_ref())
+                crate::phrases::ended_text(&run.record.outcome, run.record.end.as_ref())
             });
             return format!("No guest was restored: {}.", why.take(1).collect::<String>());
         };
@@ -200,7 +200,7 @@ impl<'a> RestoreReport<'a> {
         let mut facts = vec![
             Fact::new("command", shell::join(&self.result.envelope.argv), ""),
             Fact::new("started at", &self.result.envelope.started_at, ""),
-            Fact::new("host", crate::words::host_line(&self.result.envelope.host), ""),
+            Fact::new("host", crate::phrases::host_line(&self.result.envelope.host), ""),
         ];
         for machine in &self.result.machines {
             let of = &machine.runs.machine;
@@ -215,7 +215,7 @@ impl<'a> RestoreReport<'a> {
         let machines = self.result.machines.iter().map(|machine| &machine.runs);
         let all = machines.chain(&self.result.boot).flat_map(|result| &result.runs);
         let failed = all.filter_map(|run| {
-            let why = crate::words::ended_text(&run.record.outcome, run.record.end.as_ref())?;
+            let why = crate::phrases::ended_text(&run.record.outcome, run.record.end.as_ref())?;
             let (label, index) = (&run.record.label, run.record.index);
             Some(Notice::new(NoticeKind::Failure, format!("{label}, run {index}: {why}")))
         });
