@@ -341,7 +341,7 @@ vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page
 /// The command line with its help.
 pub fn with_screens(command: Command) -> Command {
     let command = command
-        .help_template("{about}\n{usage-heading} {usage}\n{subcommands}{after-help}")
+        .help_template("{about}\n{subcommands}{after-help}")
         .after_long_help(ROOT)
         .mut_args(|arg| arg.hide_short_help(true));
     with_screens_below(command, "")

@@ -32,8 +32,8 @@ pub struct Bench {
     /// decides).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
-    /// Start N VMs at once, and each further number in turn: p50, p90, p99, what the slowest waited for,
-    /// tear-down. --runs counts how often.
+    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
+    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
     /// When a machine is too slow, against the first.

@@ -18,10 +18,12 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter restore`.
 #[derive(Debug, Args)]
 pub struct Restore {
-    /// Command that makes the snapshot, once. {image} in it is a folder for the snapshot.
+    /// Command that makes the snapshot, once. vmeter replaces {image} in it by a folder for the
+    /// snapshot (default: vmeter makes QEMU's snapshots itself).
     #[arg(long, value_name = "CMD", requires = "restore")]
     pub create: Option<String>,
-    /// Command that starts a VMM from the snapshot. {image} in it is that folder.
+    /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in it by the
+    /// same folder (default: vmeter starts QEMU itself).
     #[arg(long, value_name = "CMD")]
     pub restore: Option<String>,
     /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until. A
@@ -36,21 +38,23 @@ pub struct Restore {
     /// How QEMU restores; several, separated by commas, take turns (default: all that this QEMU has).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
     pub method: Vec<Method>,
-    /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone.
+    /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone
+    /// (default: --warm).
     #[arg(long)]
     pub cold: bool,
     /// Read the snapshot into the page cache before each restore (the default; with --cold: both, in
     /// turn).
     #[arg(long)]
     pub warm: bool,
-    /// Write the pages that every restore had mapped at its guest's first answer: file, offset, length.
+    /// Write the pages that every restore had mapped at its guest's first answer: file, offset and
+    /// length (default: no list).
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,
-    /// Boot no machine to compare with.
+    /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
     #[arg(long)]
     pub no_boot: bool,
-    /// Start N VMs at once, and each further number in turn: p50, p90, p99, what the slowest waited for,
-    /// tear-down. --runs counts how often.
+    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
+    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
     pub concurrency: Vec<u32>,
     /// Show all tables (default: phases and snapshots).
@@ -62,7 +66,7 @@ pub struct Restore {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// A QEMU command line of your own.
+    /// QEMU command line of your own machine (default: the machine of the options).
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }
