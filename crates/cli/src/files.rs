@@ -13,7 +13,7 @@ use vmeter_session::failure::usage;
 use vmeter_session::folder::check_output;
 
 /// Options that name a file to write, beside `--export-…`.
-const OUTPUTS: [&str; 2] = ["output_file", "out"];
+const OUTPUTS: [&str; 3] = ["output_file", "out", "prefetch_list"];
 
 /// A value of the command line.
 struct Value {
@@ -161,9 +161,13 @@ mod tests {
                 outputs.extend(writes.then(|| format!("{} {}", command.get_name(), arg.get_id())));
             }
         }
-        for known in
-            ["record output_file", "convert output_file", "report output_file", "build out"]
-        {
+        for known in [
+            "record output_file",
+            "convert output_file",
+            "report output_file",
+            "build out",
+            "restore prefetch_list",
+        ] {
             assert!(outputs.iter().any(|output| output == known), "{outputs:?}");
         }
     }

@@ -117,6 +117,21 @@ const SCREENS: &[Screen] = &[
         ],
         &["vmeter merge part1 part2", "vmeter merge part1 part2 --save whole"],
     ),
+    screen(
+        "restore",
+        &[
+            ("create", "Command that makes the snapshot in {image}"),
+            ("restore", "Command that starts a VMM from it"),
+            ("ready", "The guest's first answer, line:REGEX"),
+            ("method", "loadvm, incoming, shared, mapped-ram"),
+            ("cold", "Drop the snapshot from the page cache first"),
+            ("concurrency", "Start N at once, e.g. 1,2,4,8"),
+            ("no-boot", "Boot no machine to compare with"),
+            ("runs", "Measured restores of each way [default: 10]"),
+            ("long", "Show all tables"),
+        ],
+        &["vmeter restore --cold --warm", "vmeter restore -- qemu-system-x86_64 -m 512"],
+    ),
     screen("runs", &[], &["vmeter runs list", "vmeter runs trend"]),
     screen(
         "runs list",
@@ -326,7 +341,7 @@ vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page
 /// The command line with its help.
 pub fn with_screens(command: Command) -> Command {
     let command = command
-        .help_template("{about}\n{usage-heading} {usage}\n{subcommands}{after-help}")
+        .help_template("{about}\n{subcommands}{after-help}")
         .after_long_help(ROOT)
         .mut_args(|arg| arg.hide_short_help(true));
     with_screens_below(command, "")

@@ -36,6 +36,8 @@ mod range_shards;
 mod recipes;
 #[path = "reports/main.rs"]
 mod reports;
+#[path = "restore_played.rs"]
+mod restore_played;
 #[path = "runs.rs"]
 mod runs;
 #[path = "sweep.rs"]

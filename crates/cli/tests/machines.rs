@@ -32,6 +32,8 @@ mod not_linux;
 mod other_vmms;
 #[path = "planted.rs"]
 mod planted;
+#[path = "restore.rs"]
+mod restore;
 #[path = "truth.rs"]
 mod truth;
 #[path = "user_space.rs"]

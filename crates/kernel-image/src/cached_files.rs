@@ -112,6 +112,12 @@ pub fn cached_files(
     Ok(files)
 }
 
+/// The path of an inode in its file system, if it has a name.
+pub(crate) fn path_of(guest: &Guest<'_>, inode: u64) -> Option<String> {
+    let layout = Layout::of(guest).ok()?;
+    layout.path(&Inode { own: inode, next: 0, mode: 0, size: 0 }, |_, _| true)
+}
+
 /// What the structures look like.
 struct Layout<'a, 'g> {
     guest: &'g Guest<'a>,

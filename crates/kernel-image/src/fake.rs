@@ -28,6 +28,7 @@ pub(crate) fn info(symbol: impl Fn(usize) -> u64) -> KernelInfo {
         sizes: SIZES.iter().map(|s| ((*s).to_owned(), 64)).collect(),
         traces_initcalls: true,
         trace_print: Some(5),
+        enumerators: [("PG_slab".to_owned(), 9), ("PG_swapbacked".to_owned(), 19)].into(),
         functions: None,
     };
     info.symbols.insert("_text".into(), BASE);

@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 14;
+const CACHE_VERSION: u32 = 16;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -69,6 +69,14 @@ pub(crate) const SYMBOLS: &[&str] = &[
     "tk_core",
     "trace_clocks",
     "vmemmap_base",
+    "_etext",
+    "__start_rodata",
+    "__end_rodata",
+    "_sdata",
+    "_edata",
+    "__bss_start",
+    "__bss_stop",
+    "init_task",
 ];
 
 /// Symbols that a tracer sets breakpoints on or a plugin watches.
@@ -202,7 +210,24 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("address_space", "i_pages.xa_head")],
     &[("xa_node", "shift")],
     &[("xa_node", "slots")],
+    &[("address_space", "host")],
+    &[("page", "flags")],
+    &[("page", "mapping")],
+    &[("page", "index")],
+    &[("page", "compound_head")],
+    &[("page", "page_type")],
+    &[("page", "private")],
+    &[("slab", "slab_cache"), ("page", "slab_cache")],
+    &[("kmem_cache", "name")],
+    &[("task_struct", "tasks.next")],
+    &[("task_struct", "mm")],
+    &[("task_struct", "comm")],
+    &[("task_struct", "stack")],
+    &[("mm_struct", "pgd")],
 ];
+
+/// Values of enumerations used.
+const ENUMERATORS: &[&str] = &["PG_slab", "PG_swapbacked"];
 
 /// Sizes used.
 pub(crate) const SIZES: &[&str] = &["cyc2ns_data", "dentry", "page", "prb_desc", "printk_info"];
@@ -232,6 +257,9 @@ pub struct KernelInfo {
     pub traces_initcalls: bool,
     /// Event type of `trace_marker` records.
     pub trace_print: Option<u32>,
+    /// Values of the enumerators that are used.
+    #[serde(default)]
+    pub enumerators: BTreeMap<String, u32>,
     /// Where the function table is, if it is cached.
     #[serde(skip)]
     pub(crate) functions: Option<PathBuf>,
@@ -319,6 +347,7 @@ impl KernelInfo {
             sizes: BTreeMap::new(),
             traces_initcalls: symbols.address("event_initcall_finish").is_some(),
             trace_print: None,
+            enumerators: BTreeMap::new(),
             functions: None,
         };
         if let Some(btf) = btf.and_then(|data| Btf::parse(data).ok()) {
@@ -341,6 +370,8 @@ impl KernelInfo {
             }
         }
         self.trace_print = btf.enumerator("TRACE_PRINT");
+        let known = |name: &&str| Some(((*name).to_owned(), btf.enumerator(name)?));
+        self.enumerators = ENUMERATORS.iter().filter_map(known).collect();
     }
 
     /// The link-time address of a symbol.

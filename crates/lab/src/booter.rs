@@ -1,5 +1,6 @@
 //! Boots for real, through the recorder.
 
+use crate::at_once::{at_once, widened, Waves};
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
@@ -27,6 +28,8 @@ pub struct Recorder {
     pub cache: PathBuf,
     /// CPUs the VMM may use; empty for all.
     pub pin: Vec<usize>,
+    /// Runs that are carried out together.
+    pub(crate) waves: Waves,
 }
 
 /// Machines as a session saves them, and what boots them.
@@ -38,7 +41,8 @@ impl Recorder {
     /// # Errors
     /// Class usage: a list that is not one.
     pub fn of(machines: Vec<Prepared>, pin: Option<&str>) -> Result<Self> {
-        Ok(Recorder { machines, cache: cache_dir()?, pin: pinned(pin)? })
+        let (cache, pin) = (cache_dir()?, pinned(pin)?);
+        Ok(Recorder { machines, cache, pin, waves: Waves::default() })
     }
 
     /// As [`Recorder::of`], on the CPUs of a session.
@@ -53,6 +57,22 @@ impl Recorder {
 
 impl Booter for Recorder {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
+        match at_once(request.machine) {
+            1 => self.one(request),
+            _ => self.waves.run(request, |request| self.one(request)),
+        }
+    }
+}
+
+impl Recorder {
+    /// Plans each run as often as its machine runs at once.
+    pub(crate) fn widen(&self, record: &mut SessionRecord) {
+        record.plan = widened(std::mem::take(&mut record.plan), &record.machines);
+        self.waves.follow(&record.plan);
+    }
+
+    /// One boot, whatever else is booted meanwhile.
+    fn one(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
         let prepared = self.machines.get(request.planned.machine).ok_or_else(|| {
             usage(format!("session.json: run {} names a machine that is not there", request.index))
         })?;
@@ -83,9 +103,7 @@ impl Booter for Recorder {
         let said = format!("{AS_GIVEN}: the VMM failed with vmeter's additions: {why}");
         Ok(again.with_note(Some(said)))
     }
-}
 
-impl Recorder {
     /// One boot; a `bare` one with nothing added. A command that traces what it starts (strace, gdb)
     /// is not traced itself.
     fn once(
@@ -129,6 +147,7 @@ impl Recorder {
             move || stopper.stop(Reason::Interrupted)
         });
         let context = Context {
+            snapshot: prepared.snapshot.as_ref(),
             spec: &spec,
             watch: request.planned.watch,
             dir: request.dir,

@@ -15,6 +15,7 @@ pub const KINDS: &[&dyn Experiment] = &[
     &crate::tune::Kind,
     &crate::look::Kind,
     &crate::next::Kind,
+    &crate::restore::Kind,
     &crate::memory::Kind,
     &vmeter_dirty::Kind,
     &vmeter_irq::Kind,

@@ -4,6 +4,7 @@
 //! analyses them, from the files, by the path that a saved session takes.
 
 pub mod analysis;
+pub mod at_once;
 mod autocorrelation;
 pub mod bench;
 mod blocks;
@@ -32,6 +33,7 @@ pub mod next;
 mod phrases;
 pub mod prepare;
 pub mod range;
+pub mod restore;
 mod session_variance;
 pub mod shim;
 mod shown;

@@ -12,6 +12,7 @@ use vmeter_machine::backend::{self, Machine, Needs, Request};
 use vmeter_model::run::SessionMachine;
 use vmeter_model::{Accel, MachineSpec, ResolvedOption};
 use vmeter_record::ready::Until;
+use vmeter_record::recorder::Snapshot;
 use vmeter_session::failure::{host, usage};
 use vmeter_timeline::NamedMark;
 
@@ -21,7 +22,7 @@ const DEFAULT_TIMEOUT_S: u32 = 120;
 const ICOUNT_TIMEOUT_S: u32 = 600;
 
 /// A machine, ready to be booted as often as wanted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Prepared {
     /// What is saved of it.
     pub session: SessionMachine,
@@ -33,6 +34,8 @@ pub struct Prepared {
     pub timeout: Duration,
     /// True if the VMM's memory is looked at when a run ends.
     pub memory: bool,
+    /// What it restores; none if it boots.
+    pub snapshot: Option<Snapshot>,
 }
 
 impl Prepared {
@@ -58,6 +61,8 @@ pub(crate) struct Wishes {
     pub memory: bool,
     /// Files in vmeter's own initramfs.
     pub files: Vec<ExtraFile>,
+    /// Words for the init in it.
+    pub options: Vec<String>,
 }
 
 /// As [`prepare`], with an experiment's wishes.
@@ -114,7 +119,7 @@ pub(crate) fn prepare_with(
         argv: machine.argv_text(),
         ..SessionMachine::default()
     };
-    Ok(Prepared { session, machine, until, timeout, memory: wishes.memory })
+    Ok(Prepared { session, machine, until, timeout, memory: wishes.memory, snapshot: None })
 }
 
 /// Where the measurement of a machine ends.
@@ -206,6 +211,7 @@ fn appliance(
         wanted.load = load.iter().map(|&m| m.to_owned()).collect();
     }
     wanted.extra_files.extend(wishes.files.iter().cloned());
+    wanted.options.extend(wishes.options.iter().cloned());
     vmeter_appliance::build_in(&cache.join("appliances"), &wanted).map_err(host)
 }
 

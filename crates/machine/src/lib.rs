@@ -8,6 +8,7 @@ pub mod capabilities;
 pub mod files;
 pub mod launch;
 pub mod output;
+pub mod page_cache;
 pub mod plan;
 pub mod qmp;
 pub mod vmm;

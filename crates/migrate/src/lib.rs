@@ -7,7 +7,7 @@
 //! downtime is seen from inside and not only as QEMU reports it.
 
 mod beat;
-mod commands;
+pub mod commands;
 mod config;
 mod data;
 mod error;
@@ -39,3 +39,4 @@ pub use result::{
     MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup, MigrateWorkload,
 };
 pub use side::Side;
+pub use vm::Vm;

@@ -45,6 +45,11 @@ pub enum EventKind {
     VmmMain,
     /// All of the VMM's threads sleep from here on, until its machine is started.
     VmmWaits,
+    /// The VMM goes on to another part of the snapshot that it restores.
+    SnapshotPart {
+        /// What it loads from here on.
+        part: SnapshotPart,
+    },
     /// The VMM changed its run state (QEMU's `runstate_set`), e.g. `running`, `shutdown`.
     RunState {
         /// State entered, as the VMM spells it.
@@ -257,6 +262,25 @@ pub enum EventKind {
         /// Value.
         value: u64,
     },
+}
+
+/// What a VMM is at that restores a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "kebab-case")]
+pub enum SnapshotPart {
+    /// The guest's RAM.
+    Ram,
+    /// The state of a device, or of the machine.
+    State {
+        /// Which, as the VMM or its file is called; empty if nothing says so.
+        device: String,
+    },
+    /// A file that holds both.
+    Both,
+    /// Something else, of which nothing is known.
+    Other,
+    /// Everything is loaded.
+    Loaded,
 }
 
 /// A unit of systemd, as far as its files say what it waits for.

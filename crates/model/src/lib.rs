@@ -27,7 +27,7 @@ pub mod verdict;
 
 pub use accel::{Accel, AskedAccel};
 pub use end::{Cause, End};
-pub use event::{Event, EventKind, UnitFile};
+pub use event::{Event, EventKind, SnapshotPart, UnitFile};
 pub use findings::FindingVerdict;
 pub use machine::{MachineSpec, ResolvedOption};
 pub use moment::Moment;

@@ -40,6 +40,15 @@ vmeter_base::words! {
         Next = "next",
         /// Somebody else started it by a shim of vmeter's, which became the VMM; nothing else was done to it.
         Shim = "shim",
+        /// vmeter started it, to go on with a guest from a snapshot.
+        Restore = "restore",
+    }
+}
+
+impl Origin {
+    /// True where vmeter itself started the VMM.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Origin::Boot | Origin::Restore)
     }
 }
 
@@ -271,7 +280,7 @@ impl RunRecord {
     /// When it was looked into, ns after its begin, if its VMM was not started by vmeter: its
     /// recordings may go on after its end.
     pub fn looked_at(&self) -> Option<Ns> {
-        let last = self.clocks.last().filter(|_| self.origin != Origin::Boot)?;
+        let last = self.clocks.last().filter(|_| !self.origin.is_ours())?;
         Some(last.monotonic_ns.saturating_sub(self.exec_ns))
     }
 

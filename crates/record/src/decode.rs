@@ -4,6 +4,7 @@ use crate::recorder::Saved;
 use crate::sources::{self, guest_ftrace, guest_printk, guest_units, kvm_trace};
 use std::collections::BTreeSet;
 use std::path::Path;
+use vmeter_model::run::Origin;
 use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 /// Decodes every source of a run. The events are in order of time; what could
@@ -20,7 +21,11 @@ pub fn events(dir: &Path, run: &RunRecord) -> (Vec<Event>, Vec<String>) {
     }
     if let Some(at) = kvm_trace::went_on(&saved) {
         leave_out_before(at, &mut events);
-        warnings.push(RESTORED.to_owned());
+        if run.origin == Origin::Restore {
+            events.push(runs(at));
+        } else {
+            warnings.push(RESTORED.to_owned());
+        }
     }
     events.sort_by_key(|e| e.at);
     (events, warnings)
@@ -33,6 +38,15 @@ const IN_RAM: [&str; 3] = [guest_ftrace::NAME, guest_printk::NAME, guest_units::
 const RESTORED: &str =
     "the guest was restored from a snapshot: its kernel ran before its VMM did, \
                         and what it logged and traced until then was left out; this is no boot";
+
+/// By its first exit, a guest that is known to be restored goes on.
+fn runs(at: Ns) -> Event {
+    let what = EventKind::RunState { state: "running".into() };
+    Event { at, error_ns: EXIT_NS, source: kvm_trace::NAME.into(), insns: None, what }
+}
+
+/// The first exit comes so long after the first instruction, if not at once, ns.
+const EXIT_NS: Ns = 1_000_000;
 
 /// Leaves out what the guest did before it went on, and the end of what it had begun then.
 fn leave_out_before(at: Ns, events: &mut Vec<Event>) {

@@ -162,6 +162,7 @@ const NO_TICKS: &str =
 
 fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
     Context {
+        snapshot: None,
         spec,
         watch: WatchLevel::Light,
         dir,

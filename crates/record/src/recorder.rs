@@ -33,8 +33,32 @@ pub enum SourceError {
     Other(String),
 }
 
+/// What a VMM restores that is started to go on with a guest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its files.
+    pub files: Vec<ImageFile>,
+    /// Commands in JSON that the VMM's monitor is told before anything else.
+    pub commands: Vec<String>,
+    /// A file that says whose its pages are.
+    pub owners: Option<PathBuf>,
+    /// True if it matters for how long the VMM's threads wait for a CPU.
+    pub waits: bool,
+}
+
+/// A file of a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How much of it is in the page cache right before the run, bytes, if that is known.
+    pub resident_bytes: Option<u64>,
+}
+
 /// What is known of the run that a recorder is about to take part in.
 pub struct Context<'a> {
+    /// What the VMM restores; none if its guest is booted, or if nobody knows.
+    pub snapshot: Option<&'a Snapshot>,
     /// The machine as asked for.
     pub spec: &'a MachineSpec,
     /// How it is watched.
@@ -59,6 +83,15 @@ pub struct Context<'a> {
     pub ready: Option<std::sync::Arc<crate::ready::ConsoleWatch>>,
     /// What else to look for on the console while it runs: a panic.
     pub watches: Vec<std::sync::Arc<crate::ready::ConsoleWatch>>,
+}
+
+impl Context<'_> {
+    /// What a VMM can be asked, of which it is known here that it restores a snapshot.
+    pub fn abilities(&self, vmm: Abilities) -> Abilities {
+        let restored = vmm.restored.or(self.snapshot.map(|_| "a snapshot"));
+        let firmware_log = vmm.firmware_log && restored.is_none();
+        Abilities { restored, firmware_log, ..vmm }
+    }
 }
 
 /// A kind of recording: how it is made, and how it is read again.

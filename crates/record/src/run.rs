@@ -21,7 +21,7 @@ use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reas
 use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
-use vmeter_model::run::{Outcome, SourceRecord, WatchLevel};
+use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Cause, EventKind, Moment, Ns, RunRecord, SCHEMA};
 
 /// What the console of an unwatched run is kept in: bytes, without stamps.
@@ -79,6 +79,7 @@ pub struct Request<'a> {
 /// outcome, not an error.
 pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, LaunchError> {
     let mut warnings = Vec::new();
+    request.context.vmm = request.context.abilities(request.context.vmm);
     let mut own = OwnFailures::new(request.context.dir);
     let told = tell_systemd(&mut request);
     watch_console(&mut request, stopper);
@@ -167,7 +168,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         label: request.label.clone(),
         warmup: request.warmup,
         watch: request.context.watch,
-        origin: Default::default(),
+        origin: request.context.snapshot.map_or(Origin::Boot, |_| Origin::Restore),
         argv,
         injected,
         outlived: false,
@@ -643,6 +644,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | EventKind::DiskRead { .. }
         | EventKind::VmmRead { .. }
         | EventKind::VmmWaits
+        | EventKind::SnapshotPart { .. }
         | EventKind::MachineReset
         | EventKind::VirtioReset
         | EventKind::Stalled { .. }

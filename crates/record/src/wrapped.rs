@@ -6,7 +6,7 @@
 
 use crate::recorder::{Context, Live, SourceError};
 use crate::run::not_recorded;
-use crate::sources::{self, console, kvm_trace};
+use crate::sources::{self, console, kvm_trace, snapshot_files};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -81,7 +81,7 @@ impl Found {
         warnings: &mut Vec<String>,
     ) -> Self {
         let told = vmm.dialect.read(&vmm.argv);
-        let abilities = vmm.dialect.abilities_for(&vmm.argv);
+        let abilities = context.abilities(vmm.dialect.abilities_for(&vmm.argv));
         let daemon = argv::has(&vmm.argv, "daemonize");
         // Only QEMU's options can be added to here: others want a file, or a descriptor.
         let may_inject = !context.spec.no_inject && vmm.is_own && abilities.monitor && !daemon;
@@ -175,7 +175,8 @@ fn again(
         let name = source.name();
         let is_live = lives.iter().any(|(live, _)| *live == name);
         // These began with the launch, and know no VMM.
-        if name == console::NAME || name == kvm_trace::NAME && is_live {
+        let begun = name == kvm_trace::NAME || name == snapshot_files::NAME;
+        if name == console::NAME || begun && is_live {
             continue;
         }
         lives.retain(|(live, _)| *live != name);

@@ -39,6 +39,7 @@ fn kernel() -> Option<PathBuf> {
 fn boot(kernel: &Path, dir: &Path) -> RunRecord {
     let spec = MachineSpec::default();
     let context = Context {
+        snapshot: None,
         spec: &spec,
         watch: WatchLevel::Full,
         dir,

@@ -58,6 +58,7 @@ fn context<'a>(
     accel: Accel,
 ) -> Context<'a> {
     Context {
+        snapshot: None,
         spec,
         watch,
         dir,

@@ -105,6 +105,7 @@ impl Watched {
 fn record(argv: &[String], kernel: &Path, cache: &Path, dir: &Path) -> RunRecord {
     let spec = MachineSpec::default();
     let context = Context {
+        snapshot: None,
         spec: &spec,
         watch: WatchLevel::Light,
         dir,

@@ -209,6 +209,7 @@ pub(crate) fn by_guest(what: &EventKind) -> bool {
         | EventKind::VmmEntry
         | EventKind::VmmMain
         | EventKind::VmmWaits
+        | EventKind::SnapshotPart { .. }
         | EventKind::RunState { .. }
         | EventKind::VmmExiting
         | EventKind::WrapperResumed

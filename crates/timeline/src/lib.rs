@@ -61,6 +61,7 @@ mod named;
 mod patterns;
 mod printing;
 mod processes;
+mod restored;
 mod rules;
 mod second_kernel;
 mod systemd;
@@ -80,6 +81,8 @@ pub use verify::verify;
 
 use anchors::{Anchors, Candidates};
 use facts::RunIndex;
+use tree::Growing;
+use vmeter_model::run::Origin;
 use vmeter_model::{Event, Ns, RunRecord, Span, Timeline};
 
 /// Accounts for the whole of a run.
@@ -104,20 +107,12 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
         facts.second = Some(facts::Second { since: later.since, by: later.by, facts: second });
         all_lines.extend(lines);
     }
-    facts.another = rules::another(&facts);
-    let mut candidates = Candidates::default();
-    for rules in rules::RULES {
-        (rules.anchors)(&facts, &mut candidates);
-    }
-    let mut anchors = Anchors::choose(&candidates, &mut warnings);
-    backbone::settle_entry(&facts, &mut anchors);
-    backbone::settle_initcalls(&mut anchors);
-    let mut tree = backbone::phases(&facts, &anchors);
-    for rules in rules::RULES {
-        (rules.spans)(&facts, &anchors, &mut tree);
-    }
-    backbone::unpacked(&facts, &mut tree);
-    backbone::begun_in_shared(&mut tree);
+    let restored = run.origin == Origin::Restore;
+    facts.another = rules::another(&facts).filter(|_| !restored);
+    let (anchors, mut tree) = match restored {
+        true => restored::grow(&facts),
+        false => grow(&facts, &mut warnings),
+    };
     tree.root.fill();
     warnings.append(&mut tree.warnings);
     let mut timeline = Timeline { total: facts.total, ..Timeline::default() };
@@ -135,13 +130,34 @@ pub fn build(events: &[Event], run: &RunRecord) -> Timeline {
     warnings.extend(missing::lost(&facts));
     warnings.extend(missing::lost_time(&facts, &anchors));
     warnings.extend(lacks::said(&facts));
-    warnings.extend(missing::explain(&timeline, &facts, &anchors, run));
+    warnings.extend(match restored {
+        true => restored::explain(&timeline, &facts),
+        false => missing::explain(&timeline, &facts, &anchors, run),
+    });
     timeline.warnings = warnings;
     timeline
 }
 
+/// The anchors of a boot, and its tree.
+fn grow<'a>(facts: &RunIndex<'a>, warnings: &mut Vec<String>) -> (Anchors<'a>, Growing<'a>) {
+    let mut candidates = Candidates::default();
+    for rules in rules::RULES {
+        (rules.anchors)(facts, &mut candidates);
+    }
+    let mut anchors = Anchors::choose(&candidates, warnings);
+    backbone::settle_entry(facts, &mut anchors);
+    backbone::settle_initcalls(&mut anchors);
+    let mut tree = backbone::phases(facts, &anchors);
+    for rules in rules::RULES {
+        (rules.spans)(facts, &anchors, &mut tree);
+    }
+    backbone::unpacked(facts, &mut tree);
+    backbone::begun_in_shared(&mut tree);
+    (anchors, tree)
+}
+
 /// The tree's top level is the phases: the run itself is no span.
-fn spans_of(tree: tree::Growing<'_>, facts: &RunIndex<'_>, timeline: &mut Timeline) {
+fn spans_of(tree: Growing<'_>, facts: &RunIndex<'_>, timeline: &mut Timeline) {
     let mut top = tree.root.children;
     if top.is_empty() && facts.total > 0 {
         top.push(tree::Node::new(vmeter_model::span::UNATTRIBUTED, 0, facts.total, ""));

@@ -85,6 +85,7 @@ pub(crate) fn marks(
                 | EventKind::VmmEntry
                 | EventKind::VmmMain
                 | EventKind::VmmWaits
+                | EventKind::SnapshotPart { .. }
                 | EventKind::VmmExiting
                 | EventKind::WrapperResumed
                 | EventKind::VmmExit

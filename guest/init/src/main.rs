@@ -144,7 +144,24 @@ fn perform(steps: &mut Steps, action: &Action) {
     }
 }
 
+/// Says for ever that the guest lives: a number that this boot has drawn, by which a guest that is
+/// restored is known from one that is booted again, and how often it has been said.
+fn tick(steps: &Steps, ms: u64) -> ! {
+    let nonce = sys::nonce();
+    let mut count = 0;
+    loop {
+        let mut line = text::Text::<64>::new();
+        line.push(b"vmeter: tick ").push_hex(nonce).push(b" ").push_number(count).push(b"\n");
+        steps.print(line.bytes());
+        count += 1;
+        let _ = sys::sleep_ms(ms);
+    }
+}
+
 fn leave(steps: &mut Steps, options: &Options) -> ! {
+    if options.tick_ms > 0 {
+        tick(steps, options.tick_ms);
+    }
     if let Exit::Stay = options.exit {
         sys::wait_forever();
     }

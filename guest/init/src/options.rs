@@ -84,6 +84,8 @@ pub struct Options<'a> {
     pub exit: Exit,
     /// Planted delay of the shutdown, ms.
     pub poweroff_delay_ms: u64,
+    /// Time between two signs of life once the guest is ready, ms; 0 for none.
+    pub tick_ms: u64,
 }
 
 /// Room for the options file and the command line (x86's COMMAND_LINE_SIZE is 2048), bytes.
@@ -122,6 +124,7 @@ impl<'a> Options<'a> {
             read_kib: 64,
             exit: Exit::PowerOff,
             poweroff_delay_ms: 0,
+            tick_ms: 0,
         };
         for word in words(text) {
             if let Some((key, value)) = key_and_value(word) {
@@ -146,6 +149,7 @@ impl<'a> Options<'a> {
             (b"root", root) if !root.is_empty() => self.root = root,
             (b"read", kib) => self.read_kib = number(kib)?,
             (b"poweroff_delay", ms) => self.poweroff_delay_ms = number(ms)?,
+            (b"tick", ms) => self.tick_ms = number(ms)?,
             (b"exit", how) => self.exit = exit(how)?,
             _ => return None,
         }

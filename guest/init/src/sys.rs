@@ -244,6 +244,16 @@ pub fn monotonic_ns() -> u64 {
     time[0] * 1_000_000_000 + time[1]
 }
 
+/// A number that tells this boot from any other: no secret, for it is made of the clocks.
+pub fn nonce() -> u64 {
+    // SAFETY: RDTSC reads a register, which user mode may unless the kernel was asked to forbid it.
+    let mut mixed = unsafe { core::arch::x86_64::_rdtsc() } ^ monotonic_ns().rotate_left(32);
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb_u64] {
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(factor);
+    }
+    mixed ^ mixed >> 31
+}
+
 /// Sleeps.
 pub fn sleep_ms(ms: u64) -> Result<(), Errno> {
     let mut time = [ms / 1000, ms % 1000 * 1_000_000];

@@ -41,6 +41,15 @@ impl<const N: usize> Text<N> {
         self.push(&digits[at..])
     }
 
+    /// Appends a number in 16 hexadecimal digits.
+    pub fn push_hex(&mut self, value: u64) -> &mut Self {
+        let mut digits = [0u8; 16];
+        for (at, digit) in digits.iter_mut().enumerate() {
+            *digit = b"0123456789abcdef"[(value >> (60 - 4 * at)) as usize & 0xf];
+        }
+        self.push(&digits)
+    }
+
     /// The text.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]

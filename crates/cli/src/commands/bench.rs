@@ -6,6 +6,8 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, Parser};
+use std::path::PathBuf;
+use vmeter_lab::at_once;
 use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::Shown;
 use vmeter_model::MachineSpec;
@@ -30,6 +32,10 @@ pub struct Bench {
     /// decides).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
+    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
+    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["detect", "fail_if_slower"])]
+    pub concurrency: Vec<u32>,
     /// When a machine is too slow, against the first.
     #[command(flatten)]
     pub gate: FailIfSlower,
@@ -121,10 +127,13 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     if limit.is_some() && runs.resume.is_none() {
         vmeter_lab::bench::check_gate(machines.len(), runs.runs)?;
     }
-    let options = BenchOptions { machines, detect: arguments.detect, runs };
+    let (detect, concurrency) = (arguments.detect, arguments.concurrency);
+    let options = BenchOptions { machines, detect, concurrency, runs };
     let result = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let gates = limit.map_or_else(Vec::new, |limit| vmeter_lab::bench::gates(&result, &limit));
-    let status = output::done(&Shown(result), &Views::default(), out)?;
+    let dir = PathBuf::from(&result.saved_in);
+    let answer = at_once::shown(&dir, Shown(result))?;
+    let status = output::done(answer.as_ref(), &Views::default(), out)?;
     Ok(ruled(status, &gates))
 }
 

@@ -7,6 +7,7 @@ use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
+use vmeter_lab::at_once;
 use vmeter_lab::boot::{boot, regression, BootOptions};
 use vmeter_lab::next::{next as follow_next, NextOptions};
 use vmeter_lab::Shown;
@@ -45,10 +46,14 @@ pub struct Boot {
     /// --runs alone decides).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
+    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
+    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["overhead", "baseline", "detect", "fail_if_slower"])]
+    pub concurrency: Vec<u32>,
     /// Record the next VM that another program (libvirt, a daemon) starts, from the VMM's exec
     /// until the guest is up. A command after `--`, if given, is run once for each VM to start it.
     /// vmeter leaves the VM running.
-    #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust"])]
+    #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust", "concurrency"])]
     pub next: bool,
     /// With --next: executable file of the VMM; may be repeated (default: all VMMs in $PATH).
     #[arg(long, value_name = "FILE", requires = "next")]
@@ -85,6 +90,7 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         overhead: arguments.overhead,
         baseline: arguments.baseline.clone(),
         detect: arguments.detect,
+        concurrency: arguments.concurrency,
         runs: RunOptions {
             gate: arguments.gate.kept(arguments.baseline.as_deref()),
             ..arguments.runs.options()?
@@ -116,7 +122,9 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
         Some(baseline) => regression::judge(baseline, &mut result, limit)?,
         None => None,
     };
-    let status = output::done(&Shown(result), &arguments.views.into(), out)?;
+    let dir = PathBuf::from(&result.saved_in);
+    let answer = at_once::shown(&dir, Shown(result))?;
+    let status = output::done(answer.as_ref(), &arguments.views.into(), out)?;
     Ok(ruled(status, gate.as_slice()))
 }
 

@@ -20,6 +20,7 @@ pub mod merge;
 pub mod migrate;
 pub mod range;
 pub mod report;
+pub mod restore;
 pub mod runs;
 pub mod shim;
 pub mod show;
@@ -79,6 +80,8 @@ commands! {
     Show(show::Show),
     /// Write a saved run as HTML, JSON, CSV, Markdown or Perfetto.
     Report(report::Report),
+    /// Measure where the time goes from a snapshot to a ready guest.
+    Restore(restore::Restore),
     /// Measure how much memory the guest and the VMM use.
     Memory(memory::Memory),
     /// Compare the cost of methods that track a guest's dirty pages.

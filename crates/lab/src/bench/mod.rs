@@ -2,6 +2,7 @@
 
 pub mod report;
 
+use crate::at_once;
 use crate::autocorrelation;
 use crate::blocks::{blocks, in_blocks, runs_each, ByBlock};
 use crate::booter::{Ready, Recorder};
@@ -47,6 +48,8 @@ pub struct BenchOptions {
     pub machines: Vec<(String, MachineSpec)>,
     /// The difference, %, that the runs are to find.
     pub detect: Option<f64>,
+    /// So many at once, each number in turn; one, if empty.
+    pub concurrency: Vec<u32>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -56,6 +59,8 @@ pub struct BenchOptions {
 pub struct Config {
     #[serde(default)]
     machines: Vec<(String, MachineSpec)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
 }
@@ -84,13 +89,17 @@ impl Measurement for BenchOptions {
 
     fn config(&self) -> Result<Config> {
         distinct(&self.machines)?;
+        at_once::check(&self.concurrency)?;
         let repeats = Repeats::of(&self.runs, self.detect);
-        Ok(Config { machines: self.machines.clone(), repeats })
+        let (machines, concurrency) = (self.machines.clone(), self.concurrency.clone());
+        Ok(Config { machines, concurrency, repeats })
     }
 
     fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.machines("--vs", &self.machines, &begun.machines);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
+        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
+        given.option("--concurrency", several, begun.concurrency.clone());
     }
 
     fn grow(&self, config: &mut Config) {
@@ -104,7 +113,7 @@ impl Measurement for BenchOptions {
         _: &mut Watch<'_>,
     ) -> Result<Ready> {
         let saved = record.machines.iter().map(|m| (m.label.clone(), m.spec.clone()));
-        let machines = match record.machines.is_empty() {
+        let machines = match record.machines.is_empty() || !config.concurrency.is_empty() {
             true => config.machines.clone(),
             false => saved.collect(),
         };
@@ -117,13 +126,21 @@ impl Measurement for BenchOptions {
             })
         };
         let prepared: Result<Vec<Prepared>> = machines.iter().map(one).collect();
-        Recorder::ready(prepared?, record)
+        let spread = |one| at_once::spread(one, &config.concurrency);
+        Recorder::ready(prepared?.into_iter().flat_map(spread).collect(), record)
     }
 
-    fn plan(&self, config: &Config, _: &Boots<Recorder>, record: &mut SessionRecord) -> Result<()> {
+    fn plan(
+        &self,
+        config: &Config,
+        runner: &Boots<Recorder>,
+        record: &mut SessionRecord,
+    ) -> Result<()> {
         let machines = record.machines.len();
-        let amount = (config.repeats.warmups(), config.runs(machines));
+        let compared = if config.concurrency.is_empty() { machines } else { 1 };
+        let amount = (config.repeats.warmups(), config.runs(compared));
         record.plan = in_blocks(machines, amount, record.seed, |_| WatchLevel::None);
+        runner.0.widen(record);
         Ok(())
     }
 
@@ -135,6 +152,9 @@ impl Measurement for BenchOptions {
         watch: &mut Watch<'_>,
     ) -> Result<()> {
         let record = &session.record;
+        if record.machines.iter().any(at_once::is_spread) {
+            return Ok(());
+        }
         if let Some(few) = too_few(runs_each(&record.plan), record.machines.len()) {
             watch.progress.warn(&few);
         }
@@ -142,6 +162,9 @@ impl Measurement for BenchOptions {
     }
 
     fn extend(&self, config: &mut Config, session: &Session) -> Result<bool> {
+        if !config.concurrency.is_empty() {
+            return Ok(false);
+        }
         let (finished, _) = session.finished()?;
         let records: Vec<RunRecord> = finished.into_iter().map(|(_, record)| record).collect();
         let machines = machines(session, &records);
@@ -211,9 +234,11 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
     let sampled = self::machines(session, &records);
-    let repeats = session.asked::<Config>()?.repeats;
+    let Config { repeats, concurrency, .. } = session.asked::<Config>()?;
     let runs = runs_each(&session.record.plan);
-    warnings.extend(repeats.fell_short(&sampled, &comparisons, runs));
+    if concurrency.is_empty() {
+        warnings.extend(repeats.fell_short(&sampled, &comparisons, runs));
+    }
     let of = machines.len();
     for machine in &machines {
         let own: Vec<&RunRecord> = records.iter().filter(|r| r.label == machine.label).collect();
@@ -270,8 +295,12 @@ fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
 
 /// Each other machine against the first.
 fn comparisons(session: &Session, records: &[RunRecord]) -> Compared {
-    let rule = session.asked::<Config>().unwrap_or_default().repeats.rule();
-    against_the_first(&machines(session, records), rule)
+    let config = session.asked::<Config>().unwrap_or_default();
+    // VMs that run at once are no independent runs: their quantiles tell of them.
+    match config.concurrency.is_empty() {
+        true => against_the_first(&machines(session, records), config.repeats.rule()),
+        false => Compared::default(),
+    }
 }
 
 fn machines<'s>(session: &'s Session, records: &[RunRecord]) -> Vec<Sampled<'s>> {
@@ -280,7 +309,8 @@ fn machines<'s>(session: &'s Session, records: &[RunRecord]) -> Vec<Sampled<'s>>
     labels.map(|label| sampled(label, records, &blocks)).collect()
 }
 
-fn sampled<'l>(
+/// The measured runs of one machine, to be compared with others block by block.
+pub(crate) fn sampled<'l>(
     label: &'l str,
     records: &[RunRecord],
     blocks: &BTreeMap<u32, usize>,
@@ -309,7 +339,7 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        Ok(Box::new(Shown(result(&Session::open(dir)?)?)))
+        at_once::shown(dir, Shown(result(&Session::open(dir)?)?))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -5,8 +5,9 @@ pub mod overhead;
 mod plan;
 pub mod regression;
 pub mod report;
-mod result;
+pub(crate) mod result;
 
+use crate::at_once;
 use crate::blocks::runs_each;
 use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
@@ -44,6 +45,8 @@ pub struct BootOptions {
     pub baseline: Option<std::path::PathBuf>,
     /// The difference, %, to that machine which the runs are to find: as many as it needs.
     pub detect: Option<f64>,
+    /// So many at once, each number in turn; one, if empty.
+    pub concurrency: Vec<u32>,
     /// How runs are repeated.
     pub runs: RunOptions,
 }
@@ -60,6 +63,9 @@ pub struct Config {
     /// `--overhead`.
     #[serde(default)]
     overhead: bool,
+    /// `--concurrency`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
 }
@@ -84,7 +90,9 @@ impl Measurement for BootOptions {
     type Runner = Boots<Recorder>;
 
     fn config(&self) -> Result<Config> {
+        at_once::check(&self.concurrency)?;
         Ok(Config {
+            concurrency: self.concurrency.clone(),
             spec: self.spec.clone(),
             watch: self.watch.unwrap_or_default(),
             overhead: self.overhead,
@@ -96,6 +104,8 @@ impl Measurement for BootOptions {
         given.fields(&self.spec, &begun.spec);
         given.option("--watch", self.watch, begun.watch);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
+        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
+        given.option("--concurrency", several, begun.concurrency.clone());
         given.option("--overhead", self.overhead.then_some(true), begun.overhead);
         if begun.overhead {
             let pairs = overhead::most_pairs(begun.repeats.runs);
@@ -113,6 +123,10 @@ impl Measurement for BootOptions {
         record: &SessionRecord,
         watch: &mut Watch<'_>,
     ) -> Result<Ready> {
+        if !config.concurrency.is_empty() {
+            let one = prepare(LABELS[0], &config.spec, &cache_dir()?)?;
+            return Recorder::ready(at_once::spread(one, &config.concurrency), record);
+        }
         let first = record.machines.first();
         let (label, spec) =
             first.map_or((LABELS[0], &config.spec), |m| (m.label.as_str(), &m.spec));
@@ -139,6 +153,7 @@ impl Measurement for BootOptions {
         } else {
             plan(&config.repeats, levels, record.machines.len(), record.seed)
         };
+        runner.0.widen(record);
         Ok(())
     }
 
@@ -205,7 +220,7 @@ impl Experiment for Kind {
     }
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
-        Ok(Box::new(Shown(marked(&Session::open(dir)?, marks)?)))
+        at_once::shown(dir, Shown(marked(&Session::open(dir)?, marks)?))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -88,6 +88,9 @@ pub(super) fn beside(
 pub(super) fn sides(session: &Session, finished: &[SavedRun]) -> Option<[Sampled<'static>; 2]> {
     let record = &session.record;
     let [own, other] = record.machines.as_slice() else { return None };
+    if crate::at_once::is_spread(own) {
+        return None;
+    }
     let blocks = blocks(&record.plan);
     let sampled = |label: &'static str, of: &str| {
         let runs = || finished.iter().filter(|(_, r)| !r.warmup && r.label == of);

@@ -88,6 +88,18 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     Ok(result)
 }
 
+/// The result of one of a session's machines, if it has runs.
+pub(crate) fn of_machine(
+    session: &Session,
+    machine: &SessionMachine,
+    finished: &[(PathBuf, RunRecord)],
+) -> Option<BootResult> {
+    let own = finished.iter().filter(|(_, run)| run.label == machine.label && run.is_told());
+    let runs: Vec<AnalysedRun> = own.map(|(dir, run)| analyse_run(dir, run.clone())).collect();
+    (!runs.is_empty())
+        .then(|| summarise(envelope(&session.record), machine.clone(), runs, Vec::new()))
+}
+
 /// Summarises analysed runs of one machine.
 fn summarise(
     envelope: Envelope,

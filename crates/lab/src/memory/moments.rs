@@ -81,7 +81,7 @@ pub(super) fn stages(spec: &MachineSpec, read_mib: u32) -> Result<Vec<(Stage, Ma
 /// # Errors
 /// Class host: the file can't be made.
 pub(super) fn wishes(spec: &MachineSpec, cache: &Path) -> Result<Wishes> {
-    let mut wishes = Wishes { memory: true, files: Vec::new() };
+    let mut wishes = Wishes { memory: true, ..Wishes::default() };
     if is_own(spec) && spec.root.as_deref().is_none_or(|root| root == "initramfs") {
         let data = root_image::data_file_in(&cache.join("roots"), &RootImageSpec::default());
         wishes.files.push(ExtraFile {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Event, EventKind, Moment, Ns};
+use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "console";
@@ -114,6 +114,11 @@ pub struct Parameters {
     /// The line in which the ready point was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ready_line: Option<String>,
+}
+
+/// The line in which a run's ready point was seen, as far as it had arrived.
+pub fn ready_line(run: &RunRecord) -> Option<&str> {
+    run.sources.iter().find(|source| source.name == NAME)?.parameters.get("ready_line")?.as_str()
 }
 
 /// The console's lines.

@@ -11,6 +11,8 @@ pub mod log_growth;
 pub mod mock;
 pub mod monitor;
 pub mod qemu_trace;
+pub mod snapshot_files;
+pub mod snapshot_pages;
 pub mod tcg_plugin;
 pub mod vmm_events;
 pub mod vmm_memory;
@@ -30,6 +32,8 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &vmm_events::VmmEvents,
         &vmm_threads::VmmThreads,
         &qemu_trace::QemuTrace,
+        &snapshot_files::SnapshotFiles,
+        &snapshot_pages::SnapshotPages,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
         &vmm_memory::VmmMemory,

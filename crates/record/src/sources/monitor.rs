@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::qmp;
-use vmeter_model::run::SourceRecord;
+use vmeter_model::run::{Origin, SourceRecord};
 use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
@@ -40,7 +40,10 @@ impl Recorder for Monitor {
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         context.vmm.monitor.then(|| {
             let dir = context.dir.to_owned();
-            Box::new(Recording { dir, socket: None, awaited: None }) as _
+            let commands = context.snapshot.map_or(&[][..], |snapshot| &snapshot.commands);
+            let words =
+                commands.iter().fold(SPEAK.to_owned(), |words, command| words + command + "\n");
+            Box::new(Recording { dir, words, socket: None, awaited: None }) as _
         })
     }
 
@@ -65,15 +68,20 @@ impl Recorder for Monitor {
         let Some(clock) = Conversion::from_realtime(&saved.run.clocks) else {
             return Ok(Vec::new());
         };
-        let resets = said.iter().filter(|message| is_reset_by_guest(message)).filter_map(wall_us);
-        let event = |micros: f64| Event {
+        let event = |micros: f64, what: EventKind| Event {
             at: clock.to_monotonic(micros * 1e3).saturating_sub(saved.run.exec_ns),
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what: EventKind::MachineReset,
+            what,
         };
-        Ok(resets.map(event).collect())
+        let restored = saved.run.origin == Origin::Restore;
+        let what = |message: &Value| match message.get("event").and_then(Value::as_str) {
+            Some("RESUME") if restored => Some(EventKind::RunState { state: "running".into() }),
+            _ => is_reset_by_guest(message).then_some(EventKind::MachineReset),
+        };
+        let told = said.iter().filter_map(|message| Some(event(wall_us(message)?, what(message)?)));
+        Ok(told.collect())
     }
 
     fn clues(&self, said: &Vec<Value>, clues: &mut EndEvidence) {
@@ -109,23 +117,26 @@ fn wall_us(message: &Value) -> Option<f64> {
 
 struct Recording {
     dir: PathBuf,
+    /// What it is told before anything else.
+    words: String,
     socket: Option<UnixStream>,
     /// Where QEMU connects to, and the thread that waits for it.
     awaited: Option<(PathBuf, JoinHandle<std::io::Result<UnixStream>>)>,
 }
 
 /// Without this it says nothing of what happens.
-const SPEAK: &[u8] = b"{\"execute\": \"qmp_capabilities\"}\n";
+const SPEAK: &str = "{\"execute\": \"qmp_capabilities\"}\n";
 
 impl Live for Recording {
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         let failed = |error: std::io::Error| SourceError::Other(format!("{NAME}: {error}"));
         if let Some(path) = plan.by_path.as_ref().map(|folder| folder.join("monitor")) {
             if let Some(listener) = qmp::add_by_path(plan, &path).map_err(failed)? {
+                let words = self.words.clone();
                 let greet = move || {
                     let (mut socket, _) = listener.accept()?;
                     // One that is gone already has said all.
-                    let _ = socket.write_all(SPEAK);
+                    let _ = socket.write_all(words.as_bytes());
                     Ok(socket)
                 };
                 self.awaited = Some((path, std::thread::spawn(greet)));
@@ -136,7 +147,7 @@ impl Live for Recording {
             return Ok(());
         }
         let Some(mut socket) = qmp::add(plan).map_err(failed)? else { return Ok(()) };
-        socket.write_all(SPEAK).map_err(failed)?;
+        socket.write_all(self.words.as_bytes()).map_err(failed)?;
         self.socket = Some(socket);
         Ok(())
     }

@@ -12,11 +12,12 @@ use super::{blamed_line, read_bounded};
 use crate::clock::Conversion;
 use crate::end::EndEvidence;
 use crate::recorder::{self, Context, Live, NoParameters, Recorder, Saved, SourceError};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vmeter_machine::argv;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_model::run::{SourceRecord, WatchLevel};
-use vmeter_model::{Accel, Event, EventKind, Moment, Ns, RunRecord};
+use vmeter_model::{Accel, Event, EventKind, Moment, Ns, RunRecord, SnapshotPart};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "qemu-trace";
@@ -39,6 +40,23 @@ const WANTED: &[&str] = &[
 const DISK_READ: &str = "blk_co_preadv";
 /// The same: a firmware's drivers reset their devices when its services end.
 const VIRTIO_STATUS: &str = "virtio_set_status";
+/// Asked for instead where a snapshot is restored (migration/trace-events): the sections of its stream.
+const OF_SNAPSHOT: &[&str] = &[
+    "runstate_set",
+    "qemu_system_shutdown_request",
+    "qemu_system_powerdown_request",
+    "loadvm_state_setup",
+    SECTION,
+    SECTION_AGAIN,
+    "qemu_loadvm_state_post_main",
+];
+/// A section begins that has a name.
+const SECTION: &str = "qemu_loadvm_state_section_startfull";
+/// More of a section that began before.
+const SECTION_AGAIN: &str = "qemu_loadvm_state_section_partend";
+/// The section of the guest's memory.
+const RAM: &str = "ram";
+
 /// What is asked for of a machine whose kernel QEMU does not load.
 const OF_DISKS: [&str; 2] = [DISK_READ, VIRTIO_STATUS];
 
@@ -53,7 +71,9 @@ impl Recorder for QemuTrace {
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
         let resets = context.accel != Some(Accel::Kvm);
         let traced = context.watch != WatchLevel::None;
-        let recording = Recording { dir: context.dir.to_owned(), traced, resets, armed: false };
+        let restored = context.vmm.restored.is_some();
+        let dir = context.dir.to_owned();
+        let recording = Recording { dir, traced, restored, resets, armed: false };
         (context.vmm.trace_events && (traced || resets)).then(|| Box::new(recording) as _)
     }
 
@@ -65,8 +85,9 @@ impl Recorder for QemuTrace {
     ) -> Result<Self::Raw, SourceError> {
         let bytes = read_bounded(dir, source, 0)?;
         let text = String::from_utf8_lossy(&bytes);
+        let mut sections = Sections::default();
         Ok(Raw {
-            events: text.lines().filter_map(parse).collect(),
+            events: text.lines().filter_map(|line| sections.parse(line)).collect(),
             triple_faults: text.lines().filter(|line| *line == TRIPLE_FAULT).count() as u64,
         })
     }
@@ -119,6 +140,8 @@ struct Recording {
     dir: PathBuf,
     /// True if its trace events are asked for.
     traced: bool,
+    /// True for a machine that is restored from a snapshot.
+    restored: bool,
     /// True if the CPU's resets are.
     resets: bool,
     armed: bool,
@@ -143,7 +166,10 @@ impl Live for Recording {
         // What a boot loader reads tells what it is at.
         let loaded = !argv::loads_kernel(&plan.argv);
         let of_disks = OF_DISKS.iter().filter(|_| loaded);
-        let wanted: Vec<&str> = WANTED.iter().chain(of_disks).copied().collect();
+        let wanted: Vec<&str> = match self.restored {
+            true => OF_SNAPSHOT.to_vec(),
+            false => WANTED.iter().chain(of_disks).copied().collect(),
+        };
         std::fs::write(&events, wanted.join("\n") + "\n")
             .map_err(|error| SourceError::Io { path: events.clone(), error })?;
         let events = format!("events={}", events.display().to_string().replace(',', ",,"));
@@ -164,8 +190,46 @@ impl Live for Recording {
     }
 }
 
+/// The names of a snapshot's sections, by their numbers.
+#[derive(Debug, Default)]
+struct Sections(BTreeMap<u32, String>);
+
+impl Sections {
+    /// As [`parse`], with the sections of a snapshot.
+    fn parse(&mut self, line: &str) -> Option<(u64, EventKind)> {
+        let (at, name, arguments) = split(line)?;
+        let part = match name {
+            SECTION => {
+                // `%u(%s) %u %u`: number, name, instance, version.
+                let (number, rest) = arguments.split_once('(')?;
+                let (name, _) = rest.rsplit_once(')')?;
+                self.0.insert(number.parse().ok()?, name.to_owned());
+                of_section(name)
+            }
+            SECTION_AGAIN => of_section(self.0.get(&arguments.trim().parse().ok()?)?),
+            "loadvm_state_setup" => SnapshotPart::State { device: String::new() },
+            "qemu_loadvm_state_post_main" => SnapshotPart::Loaded,
+            _ => return Some((at, interpret(name, arguments)?)),
+        };
+        Some((at, EventKind::SnapshotPart { part }))
+    }
+}
+
+fn of_section(name: &str) -> SnapshotPart {
+    match name {
+        RAM => SnapshotPart::Ram,
+        device => SnapshotPart::State { device: device.to_owned() },
+    }
+}
+
 /// One line to (µs since the epoch, what); none for lines that say nothing to us.
+#[cfg(test)]
 fn parse(line: &str) -> Option<(u64, EventKind)> {
+    Sections::default().parse(line)
+}
+
+/// One line to (µs since the epoch, name, arguments).
+fn split(line: &str) -> Option<(u64, &str, &str)> {
     let (_, rest) = line.split_once('@')?;
     let (stamp, rest) = rest.split_once(':')?;
     let (seconds, micros) = stamp.split_once('.')?;
@@ -178,7 +242,7 @@ fn parse(line: &str) -> Option<(u64, EventKind)> {
         .checked_mul(1_000_000)?
         .checked_add(micros.parse::<u64>().ok()?)?;
     let (name, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
-    Some((at, interpret(name, arguments)?))
+    Some((at, name, arguments))
 }
 
 fn interpret(name: &str, arguments: &str) -> Option<EventKind> {
@@ -256,6 +320,31 @@ mod tests {
         assert_eq!(parse("qemu-system-x86_64: warning: something"), None);
     }
 
+    #[test]
+    fn sections_of_a_snapshot_keep_their_names() {
+        let log = [
+            "loadvm_state_setup ",
+            "qemu_loadvm_state_section_startfull 2(ram) 0 4",
+            "qemu_loadvm_state_section_partend 2",
+            "qemu_loadvm_state_section_partend 7",
+            "qemu_loadvm_state_section_startfull 3(0000:00:1f.2/ich9_ahci) 0 1",
+            "qemu_loadvm_state_post_main 0",
+        ];
+        let mut sections = Sections::default();
+        let lines = log.iter().map(|line| format!("1@2.000003:{line}"));
+        let found: Vec<_> = lines.filter_map(|line| Some(sections.parse(&line)?.1)).collect();
+        let part = |part| EventKind::SnapshotPart { part };
+        let state = |device: &str| part(SnapshotPart::State { device: device.into() });
+        let expected = [
+            state(""),
+            part(SnapshotPart::Ram),
+            part(SnapshotPart::Ram),
+            state("0000:00:1f.2/ich9_ahci"),
+            part(SnapshotPart::Loaded),
+        ];
+        assert_eq!(found, expected);
+    }
+
     proptest! {
         #[test]
         fn no_line_panics(line in "\\PC*") {
@@ -263,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn no_arguments_panic(name in "(runstate_set|fw_cfg_select|pci_cfg_read|port92_write|blk_co_preadv)", rest in "[ @x0-9a-fblkost():key'-]*") {
+        fn no_arguments_panic(name in "(runstate_set|fw_cfg_select|pci_cfg_read|port92_write|blk_co_preadv|qemu_loadvm_state_section_startfull|qemu_loadvm_state_section_partend)", rest in "[ @x0-9a-fblkost():key'-]*") {
             let _ = parse(&format!("1@2.000003:{name} {rest}"));
         }
     }

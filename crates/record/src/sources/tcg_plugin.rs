@@ -79,7 +79,8 @@ impl Recorder for TcgPlugin {
             (WatchLevel::Light | WatchLevel::Full, Some(Accel::Icount)) => Extent::Virtual,
             _ => return None,
         };
-        (context.vmm.plugins && !PLUGIN.is_empty()).then(|| {
+        // A guest that goes on comes by none of the addresses that are listed.
+        (context.vmm.plugins && context.snapshot.is_none() && !PLUGIN.is_empty()).then(|| {
             Box::new(Recording {
                 dir: context.dir.to_owned(),
                 cache: context.cache.to_owned(),

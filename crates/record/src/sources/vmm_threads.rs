@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use vmeter_base::clock;
 use vmeter_machine::backend;
 use vmeter_machine::launch::Tracee;
-use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::run::{Origin, SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
 /// Name in [`SourceRecord::name`].
@@ -61,7 +61,11 @@ impl Recorder for VmmThreads {
     const NAME: &'static str = NAME;
 
     fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
-        (context.watch != WatchLevel::None && context.vmm.restored.is_none()).then(|| {
+        let wanted = match context.snapshot {
+            Some(snapshot) => snapshot.waits,
+            None => context.vmm.restored.is_none(),
+        };
+        (context.watch != WatchLevel::None && wanted).then(|| {
             Box::new(Recording { path: context.dir.join(FILE), looking: None, text: None }) as _
         })
     }
@@ -85,6 +89,10 @@ impl Recorder for VmmThreads {
             what,
         };
         let stalls = stood::stalls(raw).into_iter().map(event);
+        if saved.run.origin == Origin::Restore {
+            // A thread that loads is at work before any vCPU.
+            return Ok(stalls.collect());
+        }
         let known = saved.run.moment(&Moment::VmStart).map(|at| at + exec_ns);
         let start = known.or_else(|| Some(began(raw, exec_ns)?.0));
         let waits = start

@@ -12,7 +12,7 @@ mod tree;
 
 pub use lock::LockError;
 pub use marker::{own_folder, own_tree};
-pub use names::{checkout_of, is_hash};
+pub use names::{checkout_of, is_hash, IMAGE};
 pub(crate) use remove::move_aside;
 pub use remove::{clear_run, Removal};
 pub use tree::{note_tree, set_checkout_aside, strangers, Strangers};

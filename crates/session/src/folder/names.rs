@@ -14,6 +14,8 @@ pub(crate) const RUNS: &str = "runs";
 pub(super) const MARKER: &str = "vmeter-session";
 /// A session whose shards are on a cluster.
 pub(super) const CLUSTER: &str = "slurm.json";
+/// The snapshots that a session restores.
+pub const IMAGE: &str = "image";
 /// The checkout that a range builds in.
 pub(super) const CHECKOUT: &str = "checkout";
 /// … and what is put behind it for each further build.
@@ -22,13 +24,14 @@ const CHECKOUT_AGAIN: &str = "-again";
 const MAX_RUN: u64 = 64 << 20;
 
 /// Files beside the runs.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     SESSION,
     super::lock::NAME,
     MARKER,
     "range.json",
     "checkout.cloned",
     "checkout.files",
+    "image.files",
     CLUSTER,
     "job.sh",
     "ended",
@@ -36,7 +39,7 @@ const FILES: [&str; 10] = [
 ];
 
 /// What recordings are called, beside those that a `run.json` names itself.
-const RECORDINGS: [&str; 28] = [
+const RECORDINGS: [&str; 30] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -54,6 +57,8 @@ const RECORDINGS: [&str; 28] = [
     "monitor.qmp",
     "qemu-trace.events",
     "qemu-trace.log",
+    "snapshot-files.txt",
+    "snapshot-pages.txt",
     "tcg-addresses.txt",
     "tcg-stamps.bin",
     "trace.dat",
@@ -136,10 +141,15 @@ fn of_session(dir: &Path, name: &str) -> Option<Own> {
         "kept" => Kind::Kept,
         "shards" => Kind::Shards,
         "log" => Kind::Log,
-        _ if name.starts_with(CHECKOUT) && super::marker::is_tree(dir, name) => Kind::Tree,
+        _ if may_be_tree(name) && super::marker::is_tree(dir, name) => Kind::Tree,
         _ => return None,
     };
     Some(Own::Folder(kind))
+}
+
+/// True for the name of a folder of which all can be vmeter's.
+fn may_be_tree(name: &str) -> bool {
+    name == IMAGE || name.starts_with(CHECKOUT)
 }
 
 /// What a crash leaves of a file that is written whole ([`vmeter_base::files`]).

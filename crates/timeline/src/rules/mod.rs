@@ -74,6 +74,9 @@ pub(crate) const RULES: &[RuleSet] = &[
     another::RULES,
 ];
 
+/// The families that hold for a guest that goes on from a snapshot as well.
+pub(crate) const RESTORED: &[RuleSet] = &[vmm::RULES, observe::RULES];
+
 /// A family without spans of its own.
 pub(crate) fn no_spans<'a>(_: &RunIndex<'a>, _: &Anchors<'a>, _: &mut Growing<'a>) {}
 

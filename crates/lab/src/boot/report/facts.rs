@@ -7,7 +7,6 @@ use crate::phrases::plain;
 use crate::verdict::slow_runs;
 use vmeter_base::shell;
 use vmeter_model::result::Overhead;
-use vmeter_model::run::Origin;
 use vmeter_model::run::WatchLevel;
 use vmeter_model::time::seconds;
 use vmeter_model::OverheadVerdict;
@@ -66,7 +65,7 @@ impl BootReport<'_> {
         let mean = |get: fn(&vmeter_model::RunRecord) -> f64| {
             runs.iter().map(|run| get(&run.record)).sum::<f64>() / n
         };
-        if runs.iter().all(|run| run.record.origin != Origin::Boot) {
+        if !runs.iter().any(|run| run.record.origin.is_ours()) {
             return None;
         }
         let rss = runs.iter().map(|run| run.record.usage.max_rss_bytes).max().unwrap_or(0);

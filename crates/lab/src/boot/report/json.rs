@@ -67,7 +67,7 @@ exported! {
         counting_ratio: Option<Estimate>,
     }
 
-    struct Activity<'a> of result::Activity {
+    pub(crate) struct Activity<'a> of result::Activity {
         name: &'a str,
         phase: &'a str,
         estimate: Estimate,
@@ -80,7 +80,8 @@ exported! {
         seen_in: usize,
     }
 
-    struct Run<'a> of AnalysedRun {
+    /// A run.
+    pub(crate) struct Run<'a> of AnalysedRun {
         index: u32 = |run| run.record.index,
         label: &'a str = |run| &run.record.label,
         outcome: &'static str = |run| run.record.outcome.word(),

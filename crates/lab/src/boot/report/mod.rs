@@ -5,7 +5,7 @@ mod causes;
 mod chain;
 mod colours;
 mod facts;
-mod json;
+pub(crate) mod json;
 mod named;
 mod notices;
 mod pictures;
@@ -185,7 +185,7 @@ impl<'a> BootReport<'a> {
     }
 
     /// Share of the runs' time in named spans.
-    fn coverage(&self) -> f64 {
+    pub(crate) fn coverage(&self) -> f64 {
         let runs = self.shown_runs();
         let coverage: f64 = runs.iter().map(|run| run.timeline.coverage()).sum();
         coverage / runs.len().max(1) as f64
@@ -301,7 +301,8 @@ impl<'a> BootReport<'a> {
         }
     }
 
-    fn timeline_blocks(&self, document: &mut Document) {
+    /// The timeline of the typical run.
+    pub(crate) fn timeline_blocks(&self, document: &mut Document) {
         let Some(run) = self.typical_run() else { return };
         document.heading("Timeline", self.run_title(run));
         let palette = self.palette();

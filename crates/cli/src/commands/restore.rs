@@ -1,0 +1,125 @@
+//! `vmeter restore`.
+
+use crate::options::{word, Machine, Runs};
+use crate::output;
+use crate::output::Output;
+use crate::progress::Bar;
+use crate::Status;
+use anyhow::Context;
+use clap::Args;
+use std::path::{Path, PathBuf};
+use vmeter_lab::at_once;
+use vmeter_lab::restore::{prefetch_list, restore, Cache, Method, RestoreOptions, RestoreResult};
+use vmeter_lab::Shown;
+use vmeter_render::Target;
+use vmeter_session::failure::{failure, usage, Class};
+use vmeter_session::{Interrupt, Views, Watch};
+
+/// `vmeter restore`.
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Command that makes the snapshot, once. vmeter replaces {image} in it by a folder for the
+    /// snapshot (default: vmeter makes QEMU's snapshots itself).
+    #[arg(long, value_name = "CMD", requires = "restore")]
+    pub create: Option<String>,
+    /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in it by the
+    /// same folder (default: vmeter starts QEMU itself).
+    #[arg(long, value_name = "CMD")]
+    pub restore: Option<String>,
+    /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until. A
+    /// group (?<nonce>…) in REGEX is a number that the guest draws when it boots: a guest with another
+    /// number was not restored.
+    #[arg(long, value_name = "WHAT", conflicts_with = "until")]
+    pub ready: Option<String>,
+    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and those that
+    /// --restore names and --create has written).
+    #[arg(long, value_name = "FILE", requires = "create")]
+    pub image: Vec<PathBuf>,
+    /// How QEMU restores; several, separated by commas, take turns (default: all that this QEMU has).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
+    pub method: Vec<Method>,
+    /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone
+    /// (default: --warm).
+    #[arg(long)]
+    pub cold: bool,
+    /// Read the snapshot into the page cache before each restore (the default; with --cold: both, in
+    /// turn).
+    #[arg(long)]
+    pub warm: bool,
+    /// Write the pages that every restore had mapped at its guest's first answer: file, offset and
+    /// length (default: no list).
+    #[arg(long, value_name = "FILE")]
+    pub prefetch_list: Option<PathBuf>,
+    /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
+    #[arg(long)]
+    pub no_boot: bool,
+    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
+    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
+    pub concurrency: Vec<u32>,
+    /// Show all tables (default: phases and snapshots).
+    #[arg(long)]
+    pub long: bool,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: Machine,
+    /// How often.
+    #[command(flatten)]
+    pub runs: Runs,
+    /// QEMU command line of your own machine (default: the machine of the options).
+    #[arg(last = true, value_name = "VMM ARGS")]
+    pub command: Vec<String>,
+}
+
+/// Writes the pages of the first way to restore that maps any.
+fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
+    let mut mapped = result.machines.iter().map(|machine| &machine.pages);
+    let pages = mapped.find(|pages| pages.runs > 0).ok_or_else(|| {
+        failure(
+            Class::Answer,
+            "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to read ahead; \
+             of QEMU's ways --method shared does",
+        )
+    })?;
+    vmeter_base::files::write_atomic(file, prefetch_list(pages).as_bytes())
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Makes snapshots, restores them, shows and exports.
+///
+/// # Errors
+/// As [`vmeter_lab::restore::restore`]; an export that cannot be written.
+pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
+    output::check(out)?;
+    if let Some(file) = &arguments.prefetch_list {
+        output::check_target(&Target::File(file.clone()))?;
+    }
+    if arguments.restore.is_some() && !arguments.command.is_empty() {
+        return Err(usage(
+            "--restore: the command line after `--` is restored by vmeter itself; give one of both",
+        ));
+    }
+    let mut spec = arguments.machine.spec(arguments.command);
+    spec.until = arguments.ready.or(spec.until);
+    let caches = [(arguments.warm, Cache::Warm), (arguments.cold, Cache::Cold)];
+    let options = RestoreOptions {
+        spec,
+        create: arguments.create,
+        restore: arguments.restore,
+        images: arguments.image,
+        methods: arguments.method,
+        caches: caches.into_iter().filter(|(asked, _)| *asked).map(|(_, cache)| cache).collect(),
+        no_boot: arguments.no_boot,
+        concurrency: arguments.concurrency,
+        runs: arguments.runs.options()?,
+    };
+    let interrupt = Interrupt::install()?;
+    let mut bar = Bar::new(out.quiet);
+    let result = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    if let Some(file) = &arguments.prefetch_list {
+        write_list(&result, file)?;
+    }
+    let views = Views { long: arguments.long, ..Views::default() };
+    let dir = PathBuf::from(&result.saved_in);
+    output::done(at_once::shown(&dir, Shown(result))?.as_ref(), &views, out)
+}

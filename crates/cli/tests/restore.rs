@@ -1,0 +1,232 @@
+//! `vmeter restore` with real QEMUs under TCG. Nothing here asserts a time, but that a planted one is
+//! found where it was planted.
+
+use crate::common;
+
+use common::{is_alive, kernel, text, Lab};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// A machine that boots in seconds, and is saved in little.
+const MACHINE: [&str; 8] =
+    ["--accel", "tcg", "--machine", "pvh", "--memory", "256", "--warmup", "0"];
+/// What vmeter's own guest prints.
+const TICK: &str = "line:vmeter: tick (?<nonce>[0-9a-f]{16}) [0-9]+";
+
+fn machine<'a>(result: &'a Value, label: &str) -> &'a Value {
+    let all = result["machines"].as_array().expect("machines");
+    all.iter().find(|machine| machine["label"] == label).unwrap_or_else(|| panic!("no {label}"))
+}
+
+fn runs<'a>(result: &'a Value, label: &'a str) -> impl Iterator<Item = &'a Value> {
+    let all = result["runs"].as_array().expect("runs");
+    all.iter().filter(move |run| run["label"] == label)
+}
+
+fn mean(machine: &Value, phase: &str) -> f64 {
+    common::phase(machine, phase)
+}
+
+#[test]
+fn every_way_of_qemus_is_accounted_for() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let result = lab.json(&[&["restore", "--runs", "2"], &MACHINE[..]].concat());
+    assert_eq!(result["command"], "restore");
+    for label in ["loadvm", "incoming", "shared"] {
+        let found = machine(&result, label);
+        assert_eq!(found["proofs"], serde_json::json!(["nonce", "nonce"]), "{label}");
+        for field in ["create_s", "boot_s", "save_s"] {
+            assert!(found[field].as_f64().is_some_and(|s| s > 0.0), "{label}: {field}");
+        }
+        assert!(found["create_s"].as_f64() > found["boot_s"].as_f64(), "{label}");
+        assert!(found["image_bytes"].as_u64().is_some_and(|n| n > 100_000), "{label}");
+        assert_eq!(found["resident"].as_array().map(Vec::len), Some(2), "{label}");
+        for run in runs(&result, label) {
+            assert_eq!(run["outcome"], "done", "{run}");
+            assert!(run["coverage"].as_f64().is_some_and(|c| c > 0.95), "{}", common::names(run));
+            let injected = run["injected"].to_string();
+            assert!(!injected.contains("kernel:"), "nothing for the kernel: {injected}");
+            let sources = run["sources"].to_string();
+            for gone in ["guest-printk", "guest-ftrace", "tcg-plugin", "firmware"] {
+                assert!(!sources.contains(gone), "{label}: {gone}");
+            }
+        }
+        for phase in ["vmm:link", "vmm:init", "vmm:load-state", "vmm:resume", "guest:until-ready"] {
+            assert!(mean(found, phase) > 0.0, "{label}: {phase}");
+        }
+        let devices = found["activities"].as_array().expect("activities").iter();
+        let devices = devices.filter_map(|a| a["name"].as_str()).filter(|n| n.starts_with("load "));
+        assert!(devices.count() > 3, "{label}: states by device");
+    }
+    // RAM that is a file of its own is mapped, not loaded.
+    let ram = |label: &str| mean(machine(&result, label), "vmm:load-ram");
+    assert!(ram("shared") < ram("incoming") / 3.0, "{} {}", ram("shared"), ram("incoming"));
+    let boot = result["boot"]["total"]["mean"].as_f64().expect("a boot");
+    let incoming = machine(&result, "incoming")["total"]["mean"].as_f64().expect("a total");
+    assert!(incoming < boot, "{incoming} {boot}");
+    assert_eq!(result["comparisons"].as_array().map(Vec::len), Some(3));
+}
+
+/// A snapshot of QEMU's that a user's own commands make and restore, with a pause of 300 ms in its RAM.
+#[test]
+fn a_pause_in_the_stream_is_time_in_which_ram_is_loaded() {
+    let Some((_, image)) = kernel() else { return };
+    let lab = Lab::new();
+    let initrd = lab.path("initrd");
+    let ran = lab.run(&["appliance", "build", "--out", text(&initrd)]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let qemu = format!(
+        "qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35 -accel tcg -m 256 \
+         -kernel {} -initrd {} -append 'console=ttyS0 quiet vmeter.tick=2'",
+        text(&image),
+        text(&initrd)
+    );
+    let serial = lab.path("serial");
+    let create = lab.script("create", &format!(
+        "#!/bin/sh\nrm -f {0}\n{{ until grep -q 'tick .* 9' {0}; do sleep 0.1; done; \
+         echo 'migrate \"exec:cat >'$1'/state\"'; echo quit; }} | {qemu} -serial file:{0} -monitor stdio >/dev/null\n\
+         grep tick {0} | head -n 2\n",
+        text(&serial)
+    ));
+    let restored = |stream: &str| {
+        let vmm = lab.script(
+            "restore",
+            &format!("#!/bin/sh\nexec {qemu} -serial stdio -incoming \"exec:{stream}\"\n"),
+        );
+        let (create, restore) =
+            (format!("{} {{image}}", text(&create)), format!("{} {{image}}", text(&vmm)));
+        let all = ["restore", "--create", &create, "--restore", &restore, "--ready", TICK];
+        let result = lab.json(&[&all[..], &["--runs", "3", "--warmup", "0"]].concat());
+        assert_eq!(
+            result["machines"][0]["proofs"][0], "nonce",
+            "{}",
+            result["machines"][0]["proofs"]
+        );
+        mean(&result["machines"][0], "vmm:load-ram")
+    };
+    let plain = restored("cat $1/state");
+    let paused = restored("head -c 2000000 $1/state; sleep 0.3; tail -c +2000001 $1/state");
+    let found = paused - plain;
+    assert!((0.25..0.6).contains(&found), "{plain} {paused}");
+}
+
+/// Processes of QEMU's whose command line names this folder.
+fn left(dir: &Path) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let names = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("qemu") && line.contains(text(dir)) && is_alive(pid)
+    };
+    pids.filter(names).collect()
+}
+
+/// The guest is vmeter's own: one program, which sleeps and prints.
+#[test]
+fn pages_have_the_names_of_their_owners_or_none() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let list = lab.path("list");
+    let all = ["restore", "--runs", "3", "--method", "shared,incoming", "--no-boot"];
+    let result = lab.json(&[&all[..], &["--prefetch-list", text(&list)], &MACHINE[..]].concat());
+    let pages = result["pages"].as_array().expect("pages");
+    assert!(pages.iter().all(|of| of["label"] == "shared"), "only that one is mapped");
+    let count = |of: &Value| of["faults"].as_f64().expect("a number");
+    let named = |owner: &str| pages.iter().find(|of| of["owner"] == owner).map_or(0.0, count);
+    for owner in ["kernel code", "kernel variables", "file /init", "anonymous of init"] {
+        assert!(named(owner) >= 1.0, "{owner}");
+    }
+    let whole: f64 = pages.iter().map(count).sum();
+    assert!(named("unknown") < 0.4 * whole, "{} of {whole}", named("unknown"));
+    let known = ["kernel ", "slab ", "file /", "anonymous", "page tables", "free", "unknown"];
+    for of in pages {
+        let owner = of["owner"].as_str().expect("an owner");
+        assert!(known.iter().any(|begin| owner.starts_with(begin)), "{owner}");
+        // The one process that there is.
+        assert!(!owner.starts_with("anonymous of") || owner == "anonymous of init", "{owner}");
+        assert!(count(of) <= whole && of["always"].as_f64() <= Some(count(of)), "{of}");
+    }
+    let list = std::fs::read_to_string(list).expect("a list");
+    let listed: u64 = list
+        .lines()
+        .filter(|line| line.starts_with("ram "))
+        .map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect("a length"))
+        .sum();
+    let always: f64 = pages.iter().map(|of| of["always"].as_f64().expect("a number")).sum();
+    assert_eq!(listed, always as u64 * 4096);
+}
+
+#[test]
+fn several_at_once_have_quantiles_and_a_tear_down() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let all = ["restore", "--method", "shared", "--concurrency", "1,3", "--runs", "3"];
+    let result = lab.json(&[&all[..], &MACHINE[..]].concat());
+    let concurrency = &result["concurrency"][0];
+    assert_eq!(concurrency["machine"], "shared");
+    for (level, (at_once, vms)) in
+        concurrency["levels"].as_array().expect("levels").iter().zip([(1, 3), (3, 9)])
+    {
+        assert_eq!((&level["at_once"], &level["waves"]), (&at_once.into(), &3.into()));
+        assert_eq!(level["samples_s"].as_array().map(Vec::len), Some(vms));
+        let p50 = &level["quantiles"][0];
+        assert_eq!(p50["value_s"].is_number(), vms >= 6, "{p50}");
+        assert!(level["tear_down"]["mean"].as_f64().is_some_and(|s| s > 0.0), "{level}");
+        assert!(level["to_last_exit"]["mean"].as_f64() >= level["tear_down"]["min"].as_f64());
+    }
+    let runs = runs(&result, "shared, 3 at once");
+    let mut starts: Vec<i64> = runs.filter_map(|run| run["exec_monotonic_ns"].as_i64()).collect();
+    starts.sort_unstable();
+    assert_eq!(starts.len(), 9);
+    // Those of a wave begin together, and the next wave begins when they are gone.
+    let gap = |pair: &[i64]| pair[1] - pair[0];
+    let (within, between) = (gap(&starts[1..3]), gap(&starts[2..4]));
+    assert!(within < between, "{starts:?}");
+}
+
+#[test]
+fn no_vmm_outlives_a_vmeter_that_was_killed() {
+    if kernel().is_none() {
+        return;
+    }
+    for (name, at_once) in [("KILL", 1), ("INT", 1), ("KILL", 3), ("INT", 3)] {
+        ends_with_vmeter(name, at_once);
+    }
+}
+
+/// Sends a signal once so many guests run: the one that is to be saved, or those of a wave.
+fn ends_with_vmeter(name: &str, at_once: usize) {
+    let lab = Lab::new();
+    let dir = lab.path("session");
+    let number = at_once.to_string();
+    let all = ["restore", "--method", "shared", "--concurrency", &number, "--save", text(&dir)];
+    let mut child = lab
+        .command(&[&all[..], &MACHINE[..]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("vmeter runs");
+    let begun = Instant::now();
+    while left(&dir).len() < at_once && begun.elapsed() < Duration::from_secs(120) {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(left(&dir).len() >= at_once, "{at_once} guests run");
+    common::signal(&child, name);
+    child.wait().expect("a child");
+    let killed = Instant::now();
+    while !left(&dir).is_empty() {
+        assert!(killed.elapsed() < Duration::from_secs(30), "{name}: {:?} runs on", left(&dir));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,211 @@
+//! `vmeter restore` with snapshots that a script makes and another reads, in place of a VMM.
+
+use crate::common;
+
+use common::{finished, spans, text, Lab, Ran};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// A guest that answers, with the number of its boot.
+const READY: &str = "line:answer (?<nonce>[a-z0-9]+)";
+/// How long each part of a played restore takes, s.
+const PLANTED: f64 = 0.3;
+
+/// A command that makes a snapshot of two files, whose guest has this number.
+fn create(nonce: &str) -> String {
+    format!(
+        "echo answer {nonce}; echo state >{{image}}/state; head -c 3000000 /dev/zero >{{image}}/ram"
+    )
+}
+
+/// A VMM that reads both files one after the other, and whose guest then answers.
+fn vmm(lab: &Lab, nonce: &str) -> PathBuf {
+    let script = format!(
+        "#!/bin/sh\nsleep 0.1\nexec 3<\"$1/state\"\nsleep {PLANTED}\nexec 3<&-\nsleep 0.1\n\
+         exec 4<\"$1/ram\"\nsleep {PLANTED}\nexec 4<&-\necho answer {nonce}\nexec sleep 100\n"
+    );
+    lab.script(&format!("vmm-{nonce}"), &script)
+}
+
+fn restore(lab: &Lab, (made, found): (&str, &str), more: &[&str]) -> (Ran, PathBuf) {
+    let dir = lab.path(&format!("session-{}", more.len()));
+    let (create, vmm) = (create(made), vmm(lab, found));
+    let restore = format!("{} {{image}}", text(&vmm));
+    let mut all = vec!["restore", "--create", &create, "--restore", &restore, "--ready", READY];
+    all.extend(["--warmup", "0", "--save", text(&dir), "--export-json", "-"]);
+    all.extend(more);
+    (lab.run(&all), dir)
+}
+
+fn parsed(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {}", ran.stderr))
+}
+
+fn has_no_image(dir: &Path) {
+    assert!(!dir.join("image").exists() && !dir.join("image.files").exists(), "the image stays");
+}
+
+#[test]
+fn each_file_is_loaded_for_as_long_as_it_was_planted() {
+    let lab = Lab::new();
+    let (ran, dir) = restore(&lab, ("n1", "n1"), &["--runs", "2"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result = parsed(&ran);
+    assert_eq!(
+        (&result["cold"], &result["machines"][0]["label"]),
+        (&false.into(), &"restore".into())
+    );
+    assert!(result["create_s"].as_f64().is_some_and(|s| s > 0.0), "{}", result["create_s"]);
+    assert!(result["image_bytes"].as_u64().is_some_and(|n| n >= 4096), "{}", result["image_bytes"]);
+    assert_eq!(result["machines"][0]["proofs"], serde_json::json!(["nonce", "nonce"]));
+    let runs = result["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        assert_eq!((&run["origin"], &run["outcome"]), (&"restore".into(), &"done".into()));
+        for name in ["vmm:load-state", "vmm:load-ram"] {
+            // vmeter stops what a shell starts, which cuts spans.
+            let length: f64 = spans(run, name).iter().map(|(from, to)| to - from).sum();
+            // A busy host makes a sleep longer, never shorter; an event is taken within 2 ms.
+            assert!((PLANTED - 0.005..PLANTED * 2.0).contains(&length), "{name}: {length}");
+        }
+        let (state, ram) = (spans(run, "vmm:load-state"), spans(run, "vmm:load-ram"));
+        let between = ram[0].0 - state[state.len() - 1].1;
+        assert!(between >= 0.09, "what is between two files is neither's: {between}");
+        assert!(!spans(run, "load state").is_empty(), "{}", common::names(run));
+        let leaves: f64 = common::leaves(run)
+            .iter()
+            .map(|leaf| leaf["end_s"].as_f64().unwrap() - leaf["start_s"].as_f64().unwrap())
+            .sum();
+        assert!((leaves - run["total_s"].as_f64().expect("a total")).abs() < 1e-6);
+    }
+    has_no_image(&dir);
+    let shown = lab.json(&["show", text(&dir)]);
+    assert_eq!(shown["machines"], result["machines"]);
+}
+
+#[test]
+fn a_guest_that_was_booted_again_is_refused() {
+    let lab = Lab::new();
+    let (ran, dir) = restore(&lab, ("n1", "n2"), &["--runs", "3"]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    let result = parsed(&ran);
+    let runs = result["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 1, "it is not repeated");
+    assert_eq!(runs[0]["outcome"], "unexpected-end");
+    let how = runs[0]["failure"]["how"].as_str().expect("how");
+    assert!(
+        how.contains("booted, not restored") && how.contains("n2") && how.contains("n1"),
+        "{how}"
+    );
+    has_no_image(&dir);
+
+    let banner = lab
+        .script("boots", "#!/bin/sh\n: <\"$1/a\"\necho 'Linux version 6'\necho answer\nsleep 9\n");
+    let again = format!("{} {{image}}", text(&banner));
+    let ran = lab.run(&[
+        "restore",
+        "--create",
+        "echo >{image}/a",
+        "--restore",
+        &again,
+        "--ready",
+        "line:^answer",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
+    ]);
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("only a guest does that boots"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_nothing_proves_is_said() {
+    let lab = Lab::new();
+    let vmm = lab.script("mute", "#!/bin/sh\n: <\"$1/a\"\necho answer\nsleep 9\n");
+    let again = format!("{} {{image}}", text(&vmm));
+    let ran = lab.run(&[
+        "restore",
+        "--create",
+        "echo >{image}/a",
+        "--restore",
+        &again,
+        "--ready",
+        "line:^answer",
+        "--runs",
+        "1",
+        "--warmup",
+        "0",
+    ]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("nothing proves"), "{}", ran.stdout);
+}
+
+#[test]
+fn cold_is_told_from_warm_or_refused() {
+    let lab = Lab::new();
+    let (ran, _) = restore(&lab, ("n1", "n1"), &["--runs", "2", "--cold", "--warm"]);
+    if ran.status == 3 {
+        assert!(ran.stderr.contains("still in the page cache"), "{}", ran.stderr);
+        eprintln!("skipped: this file system is its own page cache");
+        return;
+    }
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result = parsed(&ran);
+    let machines = result["machines"].as_array().expect("machines");
+    let resident = |at: usize| -> Vec<f64> {
+        let all = machines[at]["resident"].as_array().expect("shares");
+        all.iter().map(|share| share.as_f64().expect("a share")).collect()
+    };
+    assert_eq!((&machines[0]["cold"], &machines[1]["cold"]), (&false.into(), &true.into()));
+    assert!(resident(0).iter().all(|share| *share > 0.99), "{:?}", resident(0));
+    assert!(resident(1).iter().all(|share| *share <= 0.01), "{:?}", resident(1));
+    assert_eq!(result["cold"], false, "one of both is warm");
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_made_is_said() {
+    let lab = Lab::new();
+    let fails = |create: &str, words: &str| {
+        let all =
+            ["restore", "--create", create, "--restore", "cat {image}/x", "--ready", "line:x"];
+        let ran = lab.run(&all);
+        assert!(ran.stderr.contains(words), "{create}: {}", ran.stderr);
+        ran.status
+    };
+    assert_eq!(fails("echo no room >&2; false", "no room"), 1);
+    assert_eq!(fails("true", "--image FILE"), 1);
+    let usage = |all: &[&str]| lab.run(all).status;
+    assert_eq!(usage(&["restore", "--create", "true"]), 2);
+    assert_eq!(usage(&["restore", "--restore", "true", "--ready", "line:x"]), 2);
+    assert_eq!(usage(&["restore", "--create", "true", "--restore", "true"]), 2);
+    assert_eq!(usage(&["restore", "--method", "suspend"]), 2);
+}
+
+#[test]
+fn an_interrupted_session_keeps_its_snapshot_and_goes_on_with_it() {
+    let lab = Lab::new();
+    let dir = lab.path("session");
+    let (create, vmm) = (create("n1"), vmm(&lab, "n1"));
+    let restore = format!("{} {{image}}", text(&vmm));
+    let mut child = lab
+        .command(&["restore", "--create", &create, "--restore", &restore, "--ready", READY])
+        .args(["--warmup", "0", "--runs", "3", "--save", text(&dir), "-q"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("vmeter runs");
+    while finished(&dir).is_empty() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    common::signal(&child, "KILL");
+    child.wait().expect("a child");
+    let made = dir.join("image/given/vmeter-image.json");
+    let before = std::fs::metadata(&made).and_then(|file| file.modified()).expect("a snapshot");
+    let ran = lab.run(&["restore", "--resume", text(&dir), "--export-json", "-"]);
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert_eq!(parsed(&ran)["runs"].as_array().map(Vec::len), Some(3));
+    has_no_image(&dir);
+    assert!(before.elapsed().is_ok());
+}

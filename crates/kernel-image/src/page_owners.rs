@@ -1,0 +1,403 @@
+//! Whose each page of a guest's RAM is, by the kernel's own account of it.
+//!
+//! The kernel's image lies where its symbols say. Every other page has a `struct page` in the array at
+//! `vmemmap_base` (include/linux/mm_types.h): a slab's says so by a flag and names its cache, a page of
+//! the page cache points to the file's mapping, an anonymous one to its reverse map, marked by bit 0 of that
+//! pointer (include/linux/page-flags.h). What a process maps is in its own page tables. Free pages are those of
+//! the buddy allocator. What none of these says for certain has no owner here.
+
+use crate::bytes::{text_until_nul, u32_at, u64_at};
+use crate::error::{Error, Result};
+use crate::guest::Guest;
+use crate::ram::PAGE;
+use std::collections::HashMap;
+
+/// Where `struct page`s are if the kernel has no variable for it.
+const VMEMMAP: u64 = 0xffff_ea00_0000_0000;
+/// The kernel's half of the addresses.
+const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
+/// Most page frames that are looked at: 16 GiB.
+const MAX_FRAMES: u64 = 1 << 22;
+/// Most processes, and pages that are mapped by all of them.
+const MAX_TASKS: usize = 32_768;
+const MAX_MAPPED: usize = 1 << 22;
+/// `page_type` of a page that is free, and of a page table: all ones but for the type's bit (`PG_buddy`,
+/// `PG_table` up to Linux 6.10). As a count of mappings, which shares the place, both would be far negative.
+const FREE: u32 = 0xffff_ff7f;
+const TABLE: u32 = 0xffff_fdff;
+/// Largest block of free pages, as a power of two.
+const MAX_ORDER: u64 = 10;
+/// Longest name.
+const MAX_NAME: usize = 128;
+const MAX_COMM: usize = 16;
+/// Pages of a stack at least (`THREAD_SIZE`, arch/x86/include/asm/page_64_types.h).
+const STACK_PAGES: u64 = 4;
+
+/// Whose a page is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// The kernel's image: its code, constants, variables.
+    Kernel(&'static str),
+    /// Page tables.
+    PageTables,
+    /// The kernel's stack of a thread, by its name.
+    Stack(String),
+    /// A slab cache, by name.
+    Slab(String),
+    /// A file's page, with its path or the number of its inode, and its place in the file, pages.
+    File {
+        /// Path, or inode.
+        name: String,
+        /// Page of the file.
+        page: u64,
+    },
+    /// Anonymous memory of a process, by its name; of several, or of one that is not known, empty.
+    Anonymous(String),
+    /// Free.
+    Free,
+}
+
+/// The kernel's image by symbols: what is between two of them. (Its init sections are freed and used
+/// again, so that their addresses say nothing.)
+const IMAGE: [(&str, &str, &str); 4] = [
+    ("_text", "_etext", "code"),
+    ("__start_rodata", "__end_rodata", "constants"),
+    ("_sdata", "_edata", "variables"),
+    ("__bss_start", "__bss_stop", "variables"),
+];
+
+/// The owner of each page frame up to `frames`, where it is known.
+///
+/// # Errors
+/// [`Error::Missing`] when the kernel has no types; [`Error::Ram`] when RAM does not hold its tables.
+pub fn page_owners(guest: &Guest<'_>, frames: u64) -> Result<Vec<Option<Owner>>> {
+    let frames = frames.min(MAX_FRAMES);
+    let layout = Layout::of(guest)?;
+    let mut owners: Vec<Option<Owner>> = vec![None; frames as usize];
+    let mut names = Names { layout: &layout, slabs: HashMap::new(), files: HashMap::new() };
+    let processes = processes(guest, frames).unwrap_or_default();
+    let mut free = Vec::new();
+    layout.each_page(frames, |frame, page, head| {
+        let found = names.owner(frame, page, head, &processes.mapped);
+        if let (Some(Owner::Free), Some(order)) = (&found, layout.private(page)) {
+            free.push((frame, order));
+        }
+        owners[frame as usize] = found;
+    });
+    for (first, order) in free {
+        let block = first..(first + (1 << order.min(MAX_ORDER))).min(frames);
+        block.for_each(|frame| owners[frame as usize] = Some(Owner::Free));
+    }
+    for (frame, thread) in processes.stacks.into_iter().filter(|(frame, _)| *frame < frames) {
+        owners[frame as usize] = Some(Owner::Stack(thread));
+    }
+    for at in (0..frames * layout.size).step_by(PAGE as usize) {
+        let physical = guest.translate(layout.vmemmap.wrapping_add(at));
+        if let Some(frame) = physical.ok().map(|at| at / PAGE).filter(|frame| *frame < frames) {
+            owners[frame as usize] = Some(Owner::Kernel("page structures"));
+        }
+    }
+    for (from, to, what) in IMAGE {
+        let place = |name: &str| {
+            let text = guest.info().symbol("_text").ok()?;
+            let offset = guest.info().symbol(name).ok()?.checked_sub(text)?;
+            guest.place().physical.checked_add(offset)
+        };
+        let (Some(from), Some(to)) = (place(from), place(to)) else { continue };
+        for frame in from.div_ceil(PAGE)..(to / PAGE).min(frames) {
+            owners[frame as usize] = Some(Owner::Kernel(what));
+        }
+    }
+    Ok(owners)
+}
+
+/// What `struct page` looks like.
+struct Layout<'a, 'g> {
+    guest: &'g Guest<'a>,
+    size: u64,
+    vmemmap: u64,
+    flags: usize,
+    mapping: usize,
+    index: usize,
+    head: usize,
+    page_type: usize,
+    private: Option<usize>,
+    /// Flags.
+    slab: Option<u64>,
+    swapbacked: u64,
+}
+
+impl<'a, 'g> Layout<'a, 'g> {
+    fn of(guest: &'g Guest<'a>) -> Result<Self> {
+        let info = guest.info();
+        let at = |name: &str| info.field(name).map(|field| field.offset() as usize);
+        let missing = |what: &str| Error::Missing {
+            what: what.into(),
+            why: format!("kernel {} has no BTF of it", info.version),
+        };
+        let size = info.sizes.get("page").copied().filter(|size| (32..=128).contains(size));
+        let bit = |name: &str| info.enumerators.get(name).map(|bit| 1u64 << (bit & 63));
+        let vmemmap = guest.symbol("vmemmap_base").and_then(|at| guest.u64(at));
+        Ok(Layout {
+            guest,
+            size: size.ok_or_else(|| missing("the size of page"))?,
+            vmemmap: vmemmap.unwrap_or(VMEMMAP),
+            flags: at("page.flags")?,
+            mapping: at("page.mapping")?,
+            index: at("page.index")?,
+            head: at("page.compound_head")?,
+            page_type: at("page.page_type")?,
+            private: at("page.private").ok(),
+            slab: bit("PG_slab"),
+            swapbacked: bit("PG_swapbacked").ok_or_else(|| missing("PG_swapbacked"))?,
+        })
+    }
+
+    /// Calls `each` with every page frame whose `struct page` can be read, and that of the compound
+    /// page which it is a part of (its own, if of none).
+    fn each_page(&self, frames: u64, mut each: impl FnMut(u64, &[u8], &[u8])) {
+        let size = self.size as usize;
+        let mut head: (u64, Vec<u8>) = (0, Vec::new());
+        for frame in 0..frames {
+            let Ok(page) = self.page(self.vmemmap.wrapping_add(frame * self.size)) else {
+                continue;
+            };
+            debug_assert_eq!(page.len(), size);
+            let of = u64_at(&page, self.head).unwrap_or(0);
+            if of & 1 == 0 {
+                each(frame, &page, &page);
+                continue;
+            }
+            // A tail of a compound page names its head, which comes before it.
+            let own = of - 1;
+            if head.0 != own {
+                let place = own.checked_sub(self.vmemmap).filter(|at| at % self.size == 0);
+                let known = place.is_some_and(|at| at / self.size < frame);
+                let Some(page) = known.then(|| self.page(own).ok()).flatten() else { continue };
+                head = (own, page);
+            }
+            each(frame, &page, &head.1);
+        }
+    }
+
+    fn page(&self, address: u64) -> Result<Vec<u8>> {
+        self.guest.bytes(address, self.size as usize)
+    }
+
+    fn private(&self, page: &[u8]) -> Option<u64> {
+        u64_at(page, self.private?)
+    }
+
+    /// True for an address of the kernel's.
+    fn is_kernel(address: u64) -> bool {
+        address >= KERNEL_HALF
+    }
+}
+
+/// Names that were read already.
+struct Names<'l, 'a, 'g> {
+    layout: &'l Layout<'a, 'g>,
+    slabs: HashMap<u64, Option<String>>,
+    files: HashMap<u64, Option<String>>,
+}
+
+impl Names<'_, '_, '_> {
+    fn owner(
+        &mut self,
+        frame: u64,
+        page: &[u8],
+        head: &[u8],
+        processes: &HashMap<u64, String>,
+    ) -> Option<Owner> {
+        let layout = self.layout;
+        match u32_at(page, layout.page_type)? {
+            FREE => return Some(Owner::Free),
+            TABLE => return Some(Owner::PageTables),
+            _ => {}
+        }
+        let flags = u64_at(head, layout.flags)?;
+        if layout.slab.is_some_and(|slab| flags & slab != 0) {
+            let place = layout.guest.info().field("slab.slab_cache").ok()?.offset() as usize;
+            return self.slab(u64_at(head, place)?).map(Owner::Slab);
+        }
+        let mapping = u64_at(head, layout.mapping)?;
+        if mapping == 0 || !Layout::is_kernel(mapping) {
+            return None;
+        }
+        match mapping & 3 {
+            1 if flags & layout.swapbacked != 0 => {
+                Some(Owner::Anonymous(processes.get(&frame).cloned().unwrap_or_default()))
+            }
+            // The tails of a large page are in the order of the file.
+            0 if std::ptr::eq(page, head) => {
+                let name = self.file(mapping)?;
+                Some(Owner::File { name, page: u64_at(page, layout.index)? })
+            }
+            _ => None,
+        }
+    }
+
+    fn slab(&mut self, cache: u64) -> Option<String> {
+        let guest = self.layout.guest;
+        let known = self.slabs.entry(cache).or_insert_with(|| {
+            let name = guest.field(cache, "kmem_cache.name").ok()?;
+            printable(guest.text(name, MAX_NAME).ok()?)
+        });
+        known.clone()
+    }
+
+    /// The file of a mapping: one that is its inode's own.
+    fn file(&mut self, mapping: u64) -> Option<String> {
+        let guest = self.layout.guest;
+        let known = self.files.entry(mapping).or_insert_with(|| {
+            let inode = guest.field(mapping, "address_space.host").ok()?;
+            let own = guest.field(inode, "inode.i_mapping").ok()?;
+            if own != mapping || !Layout::is_kernel(inode) {
+                return None;
+            }
+            let path = crate::cached_files::path_of(guest, inode).and_then(printable);
+            Some(path.unwrap_or_else(|| format!("a file without a name (inode {inode:#x})")))
+        });
+        known.clone()
+    }
+}
+
+fn printable(text: String) -> Option<String> {
+    let fits = !text.is_empty() && text.chars().all(|c| !c.is_control() && c != '\u{fffd}');
+    fits.then_some(text)
+}
+
+/// What processes and threads say of page frames.
+#[derive(Default)]
+struct Processes {
+    /// Who maps a frame, by the page tables; an empty name for several.
+    mapped: HashMap<u64, String>,
+    /// Frames of the kernel's stacks.
+    stacks: Vec<(u64, String)>,
+}
+
+/// All of them, from the first task on.
+fn processes(guest: &Guest<'_>, frames: u64) -> Result<Processes> {
+    let first = guest.symbol("init_task")?;
+    let link = guest.info().field("task_struct.tasks.next")?.offset();
+    let comm_at = guest.info().field("task_struct.comm")?.offset();
+    let levels = if guest.place().five_levels { 5 } else { 4 };
+    let mut found = Processes::default();
+    let mut seen = std::collections::HashSet::new();
+    let mut task = first;
+    for _ in 0..MAX_TASKS {
+        let comm = text_until_nul(&guest.bytes(task.wrapping_add(comm_at), MAX_COMM)?);
+        let comm = printable(comm).unwrap_or_default();
+        let stack = guest.field(task, "task_struct.stack")?;
+        let pages =
+            (0..STACK_PAGES).filter_map(|n| guest.translate(stack.wrapping_add(n * PAGE)).ok());
+        if Layout::is_kernel(stack) && !comm.is_empty() {
+            found.stacks.extend(pages.map(|at| (at / PAGE, comm.clone())));
+        }
+        let mm = guest.field(task, "task_struct.mm")?;
+        if mm != 0 && seen.insert(mm) {
+            let table = guest.translate(guest.field(mm, "mm_struct.pgd")?)?;
+            let mut walk = Walk { guest, frames, comm, found: &mut found.mapped };
+            walk.table(table, levels - 1, 256)?;
+        }
+        task = guest.u64(task.wrapping_add(link))?.wrapping_sub(link);
+        if task == first {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Over the user's half of a process's page tables.
+struct Walk<'w, 'a> {
+    guest: &'w Guest<'a>,
+    frames: u64,
+    comm: String,
+    found: &'w mut HashMap<u64, String>,
+}
+
+impl Walk<'_, '_> {
+    fn table(&mut self, table: u64, level: u32, entries: usize) -> Result<()> {
+        const PRESENT: u64 = 1;
+        const LARGE: u64 = 1 << 7;
+        const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+        let bytes = self.guest.physical(table, PAGE as usize)?;
+        for n in 0..entries {
+            let entry = u64_at(&bytes, 8 * n).unwrap_or(0);
+            if entry & PRESENT == 0 {
+                continue;
+            }
+            let (frame, large) = ((entry & ADDRESS) / PAGE, level > 0 && entry & LARGE != 0);
+            if level > 0 && !large {
+                // A table outside of RAM is none.
+                let _ = self.table(entry & ADDRESS, level - 1, 512);
+                continue;
+            }
+            let count = if large { 1u64 << (9 * level) } else { 1 };
+            for frame in frame..frame.saturating_add(count).min(self.frames) {
+                if self.found.len() >= MAX_MAPPED {
+                    return Ok(());
+                }
+                let known = self.found.entry(frame).or_insert_with(|| self.comm.clone());
+                if *known != self.comm {
+                    known.clear();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btf::Field;
+    use crate::fake;
+
+    /// Where the array of `struct page`s is, and a page for what they point to.
+    const ARRAY: usize = 0x10_0000;
+    const OTHERS: usize = 0x8000;
+
+    #[test]
+    fn a_page_is_its_owners_only_if_the_kernel_says_so() {
+        let mut info = fake::info(|_| fake::BASE);
+        info.symbols.insert("vmemmap_base".into(), fake::BASE + OTHERS as u64);
+        info.fields.insert("slab.slab_cache".into(), Field { bit: 8 * 48, bits: 64 });
+        let mut ram = vec![0u8; fake::RAM];
+        fake::map(&mut ram);
+        let mut put = |at: usize, value: u64| ram[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        let virt = |at: usize| fake::BASE + at as u64;
+        let page = |frame: usize, field: usize| ARRAY + 64 * frame + 8 * field;
+        // vmemmap_base; a slab cache and its name; a mapping, its inode, which has no dentry.
+        put(OTHERS, virt(ARRAY));
+        put(OTHERS + 0x100, virt(OTHERS + 0x200));
+        put(OTHERS + 0x200, u64::from_le_bytes(*b"dentry\0\0"));
+        put(OTHERS + 0x300, virt(OTHERS + 0x400));
+        put(OTHERS + 0x400 + 32, virt(OTHERS + 0x300));
+        for frame in [3, 4, 6, 7, 8, 9, 10] {
+            put(page(frame, 4), u64::from(u32::MAX));
+        }
+        put(page(3, 0), 1 << 9);
+        put(page(3, 6), virt(OTHERS + 0x100));
+        put(page(4, 4), u64::from(FREE));
+        put(page(4, 5), 1);
+        put(page(6, 0), 1 << 19);
+        put(page(6, 1), virt(0x4000) | 1);
+        put(page(7, 1), virt(OTHERS + 0x300));
+        put(page(7, 2), 12);
+        put(page(8, 4), u64::from(TABLE));
+        // An anonymous page without its flag, a mapping that is none's, a tail of the slab's.
+        put(page(9, 1), virt(0x4000) | 1);
+        put(page(10, 1), virt(OTHERS + 0x500));
+        put(page(11, 3), virt(page(3, 0)) | 1);
+        put(page(11, 4), u64::from(u32::MAX));
+        let owners = fake::with(&ram, &info, |guest| page_owners(guest, 16)).expect("owners");
+        let slab = Some(Owner::Slab("dentry".into()));
+        assert_eq!((&owners[3], &owners[11]), (&slab, &slab));
+        assert_eq!((&owners[4], &owners[5]), (&Some(Owner::Free), &Some(Owner::Free)));
+        assert_eq!(owners[6], Some(Owner::Anonymous(String::new())));
+        assert!(matches!(&owners[7], Some(Owner::File { page: 12, .. })), "{:?}", owners[7]);
+        assert_eq!(owners[8], Some(Owner::PageTables));
+        assert_eq!((&owners[9], &owners[10], &owners[12]), (&None, &None, &None));
+    }
+}

@@ -1,0 +1,218 @@
+//! `--concurrency N[,M…]`: so many VMs at once, started in the same moment.
+//!
+//! Each number is a machine of its own in the plan, and each VM is a run of its own. The runs of a wave
+//! follow one another in the plan; when the first of them is asked for, all are carried out, each by a
+//! thread of its own, and what they recorded is kept until they are asked for in their turn.
+
+mod levels;
+mod shown;
+
+pub use levels::{levels, Knee, Level, Levels};
+pub use shown::shown;
+
+use crate::boots::BootRequest;
+use crate::prepare::Prepared;
+use anyhow::{Context, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Barrier, Mutex, PoisonError};
+use vmeter_base::scratch::Scratch;
+use vmeter_model::run::{PlannedRun, SessionMachine};
+use vmeter_model::RunRecord;
+use vmeter_session::failure::usage;
+use vmeter_session::Interrupt;
+
+/// Parameter of a session's machine: how many of it run at once.
+pub(crate) const AT_ONCE: &str = "concurrency";
+/// More VMs at once are no measurement any more.
+const MOST: u32 = 1024;
+
+/// How many of a machine run at once; one, where nothing says so.
+pub(crate) fn at_once(machine: &SessionMachine) -> u32 {
+    let found = machine.parameters.iter().find(|(name, _)| name == AT_ONCE);
+    found.and_then(|(_, value)| value.parse().ok()).unwrap_or(1).max(1)
+}
+
+/// True for a machine that has a number of VMs at once, be it one.
+pub(crate) fn is_spread(machine: &SessionMachine) -> bool {
+    machine.parameters.iter().any(|(name, _)| name == AT_ONCE)
+}
+
+/// A machine for each number of VMs at once, or the one as it is, if none is given.
+pub(crate) fn spread(prepared: Prepared, levels: &[u32]) -> Vec<Prepared> {
+    if levels.is_empty() {
+        return vec![prepared];
+    }
+    let at = |level: &u32| {
+        let mut one = prepared.clone();
+        one.session.label = format!("{}, {level} at once", one.session.label);
+        one.session.parameters.push((AT_ONCE.into(), level.to_string()));
+        one
+    };
+    levels.iter().map(at).collect()
+}
+
+/// Refuses what no host can run.
+///
+/// # Errors
+/// Class usage.
+pub(crate) fn check(levels: &[u32]) -> Result<()> {
+    match levels.iter().find(|level| !(1..=MOST).contains(*level)) {
+        Some(level) => {
+            Err(usage(format!("--concurrency {level}: expected 1 to {MOST} VMs at once")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The plan with each run as often as its machine runs at once.
+pub(crate) fn widened(plan: Vec<PlannedRun>, machines: &[SessionMachine]) -> Vec<PlannedRun> {
+    let times = |run: &PlannedRun| machines.get(run.machine).map_or(1, at_once) as usize;
+    plan.into_iter().flat_map(|run| std::iter::repeat_n(run, times(&run))).collect()
+}
+
+/// Numbers of the runs in the wave of one of them.
+fn wave_of(plan: &[PlannedRun], index: u32, at_once: u32) -> Vec<u32> {
+    let Some(run) = plan.get(index as usize) else { return vec![index] };
+    let same = (0u32..).zip(plan).filter(|(_, other)| other.machine == run.machine);
+    let all: Vec<u32> = same.map(|(index, _)| index).collect();
+    let chunk = all.chunks(at_once as usize).find(|chunk| chunk.contains(&index));
+    chunk.map_or_else(|| vec![index], <[u32]>::to_vec)
+}
+
+/// Runs that are carried out together.
+#[derive(Debug, Default)]
+pub(crate) struct Waves {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    plan: Vec<PlannedRun>,
+    /// What was recorded of a wave, by number, and in which folder.
+    kept: BTreeMap<u32, (PathBuf, RunRecord)>,
+    scratch: Option<Scratch>,
+}
+
+impl Waves {
+    /// The plan that says which runs are a wave.
+    pub fn follow(&self, plan: &[PlannedRun]) {
+        plan.clone_into(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).plan);
+    }
+
+    /// One run of a wave; `boot` carries out any of them.
+    pub fn run(
+        &self,
+        request: &BootRequest<'_>,
+        boot: impl Fn(&BootRequest<'_>) -> Result<RunRecord> + Sync,
+    ) -> Result<RunRecord> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.kept.contains_key(&request.index) {
+            state.kept.clear();
+            let scratch = Scratch::new().context("cannot make a folder for runs at once")?;
+            let wave = wave_of(&state.plan, request.index, at_once(request.machine));
+            state.kept = carry_out(&wave, scratch.path(), request, boot)?;
+            state.scratch = Some(scratch);
+        }
+        let kept = state.kept.remove(&request.index);
+        let (dir, record) = kept.context("a run at once was not carried out")?;
+        moved(&dir, request.dir).context("cannot save a run that was carried out with others")?;
+        Ok(record)
+    }
+}
+
+/// All runs of a wave, each by a thread, begun together.
+fn carry_out(
+    wave: &[u32],
+    folder: &Path,
+    request: &BootRequest<'_>,
+    boot: impl Fn(&BootRequest<'_>) -> Result<RunRecord> + Sync,
+) -> Result<BTreeMap<u32, (PathBuf, RunRecord)>> {
+    let interrupts: Vec<Interrupt> = wave.iter().map(|_| Interrupt::default()).collect();
+    let _during = request.interrupt.during({
+        let all = interrupts.clone();
+        move || all.iter().for_each(Interrupt::raise)
+    });
+    let start = Barrier::new(wave.len());
+    let mut found = BTreeMap::new();
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (index, interrupt) in wave.iter().zip(&interrupts) {
+            let (dir, start, boot) = (folder.join(index.to_string()), &start, &boot);
+            let one = move || {
+                let made = std::fs::create_dir(&dir);
+                start.wait();
+                made.with_context(|| format!("cannot make {}", dir.display()))?;
+                let own = BootRequest { dir: &dir, index: *index, interrupt, ..*request };
+                Ok::<_, anyhow::Error>((*index, (dir.clone(), boot(&own)?)))
+            };
+            threads.push(scope.spawn(one));
+        }
+        for thread in threads {
+            match thread.join() {
+                Ok(run) => drop(run.map(|(index, run)| found.insert(index, run))?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    Ok(found)
+}
+
+/// Moves what was recorded into a run's own folder.
+fn moved(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        // The folder of temporary files may be on another file system.
+        std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    std::fs::remove_dir_all(from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use vmeter_model::run::WatchLevel;
+
+    fn machine(level: u32) -> SessionMachine {
+        let parameters = vec![(AT_ONCE.to_owned(), level.to_string())];
+        SessionMachine { label: format!("m{level}"), parameters, ..SessionMachine::default() }
+    }
+
+    fn planned(machine: usize) -> PlannedRun {
+        PlannedRun { machine, warmup: false, watch: WatchLevel::None }
+    }
+
+    #[test]
+    fn the_runs_of_a_wave_are_begun_together_and_saved_one_by_one() {
+        let machines = [machine(1), machine(3)];
+        let plan = widened([1, 0, 1].map(planned).to_vec(), &machines);
+        assert_eq!(plan.iter().map(|run| run.machine).collect::<Vec<_>>(), [1, 1, 1, 0, 1, 1, 1]);
+        assert_eq!(wave_of(&plan, 5, 3), [4, 5, 6]);
+        let waves = Waves::default();
+        waves.follow(&plan);
+        let (running, most) = (AtomicU32::new(0), AtomicU32::new(0));
+        let together = Barrier::new(3);
+        let boot = |request: &BootRequest<'_>| {
+            most.fetch_max(1 + running.fetch_add(1, Ordering::SeqCst), Ordering::SeqCst);
+            together.wait();
+            running.fetch_sub(1, Ordering::SeqCst);
+            std::fs::write(request.dir.join("console.chunks"), request.index.to_string())?;
+            Ok(RunRecord { index: request.index, ..RunRecord::default() })
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let interrupt = Interrupt::default();
+        for index in 0..3 {
+            let dir = folder.path().join(index.to_string());
+            std::fs::create_dir(&dir).expect("a folder");
+            let (machine, planned) = (&machines[1], &plan[0]);
+            let request =
+                BootRequest { dir: &dir, index, machine, planned, seed: 1, interrupt: &interrupt };
+            assert_eq!(waves.run(&request, boot).expect("it runs").index, index);
+            let saved = std::fs::read_to_string(dir.join("console.chunks")).expect("a file");
+            assert_eq!(saved, index.to_string());
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 3);
+    }
+}

@@ -1,0 +1,231 @@
+//! Several VMs at once, in reports and exports.
+
+use super::is_spread;
+use super::levels::{levels, Knee, Level, Levels, Slowest};
+use anyhow::Result;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use vmeter_model::result::Envelope;
+use vmeter_model::run::PlannedRun;
+use vmeter_render::document::{Block, Detail, Document};
+use vmeter_render::exported;
+use vmeter_render::exported::{exported, Estimate};
+use vmeter_render::quantity::{compact_seconds, p_value, Quantity, Unit};
+use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::{Records, Report, RunTimeline};
+use vmeter_session::{Answer, Session, Views};
+use vmeter_stats::tails::Tail;
+
+/// All numbers of VMs at once of one machine, in JSON.
+#[derive(Debug, serde::Serialize)]
+struct LevelsRow<'a> {
+    machine: &'a str,
+    levels: Vec<LevelRow<'a>>,
+    slope_s: Option<f64>,
+    knees: Vec<KneeRow>,
+}
+
+exported! {
+    /// One number of VMs at once.
+    struct LevelRow<'a> of Level {
+        label: &'a str,
+        at_once: u32,
+        waves: usize,
+        samples_s: &'a [f64],
+        quantiles: Vec<QuantileRow> = |level| level.tails.iter().map(QuantileRow::of).collect(),
+        tear_down: Estimate,
+        to_last_exit: Estimate,
+        slowest: Option<SlowestRow>,
+    }
+
+    struct QuantileRow of Tail {
+        quantile: f64,
+        value_s: Option<f64> = |tail| tail.found.map(|(value, _)| value),
+        ci95: Option<[f64; 2]> = |tail| tail.found.map(|(_, ci)| ci),
+        needs: usize,
+    }
+
+    struct SlowestRow of Slowest {
+        runs: usize,
+        longer_s: f64,
+        cpu_s: f64,
+        cpu_wait_s: Option<f64>,
+        unattributed_s: f64 = |slowest| slowest.rest_s,
+    }
+
+    struct KneeRow of Knee {
+        between: [f64; 2],
+        jump_s: f64,
+        p_value: f64,
+    }
+}
+
+/// For exports.
+fn json(levels: &BTreeMap<String, Levels>) -> Vec<LevelsRow<'_>> {
+    let mut rows = Vec::new();
+    for (machine, of) in levels {
+        let (levels, knees) = (exported(&of.all), exported(&of.knees));
+        rows.push(LevelsRow { machine, levels, slope_s: of.slope_s, knees });
+    }
+    rows
+}
+
+/// An answer of a session, with what several VMs at once come to, if it had any.
+///
+/// # Errors
+/// When the session cannot be read.
+pub fn shown<A: Answer + 'static>(dir: &Path, answer: A) -> Result<Box<dyn Answer>> {
+    let session = Session::<PlannedRun>::open(dir)?;
+    if !session.record.machines.iter().any(is_spread) {
+        return Ok(Box::new(answer));
+    }
+    let (finished, _) = session.finished()?;
+    let levels = levels(&session.record.machines, &finished, session.record.seed);
+    Ok(Box::new(AtOnce { answer, levels }))
+}
+
+/// An answer with several VMs at once.
+struct AtOnce<A> {
+    answer: A,
+    levels: BTreeMap<String, Levels>,
+}
+
+impl<A: Answer> Answer for AtOnce<A> {
+    fn report(&self, views: &Views) -> Box<dyn Report + '_> {
+        Box::new(WithLevels { inner: self.answer.report(views), levels: &self.levels })
+    }
+
+    fn has_failed(&self) -> bool {
+        self.answer.has_failed()
+    }
+}
+
+/// A report with a section of several VMs at once.
+struct WithLevels<'a> {
+    inner: Box<dyn Report + 'a>,
+    levels: &'a BTreeMap<String, Levels>,
+}
+
+impl Report for WithLevels<'_> {
+    fn envelope(&self) -> &Envelope {
+        self.inner.envelope()
+    }
+
+    fn body(&self) -> Box<dyn erased_serde::Serialize + '_> {
+        #[derive(serde::Serialize)]
+        struct Body<'a> {
+            concurrency: Vec<LevelsRow<'a>>,
+            #[serde(flatten)]
+            inner: Value,
+        }
+        // What cannot be a value could not be exported either.
+        let inner = serde_json::to_value(self.inner.body()).unwrap_or(Value::Null);
+        Box::new(Body { concurrency: json(self.levels), inner })
+    }
+
+    fn document(&self, detail: Detail) -> Document {
+        let mut document = self.inner.document(detail);
+        let has_notices = matches!(document.blocks.last(), Some(Block::Notices(_)));
+        let notices = document.blocks.split_off(document.blocks.len() - usize::from(has_notices));
+        blocks(self.levels, &mut document);
+        document.blocks.extend(notices);
+        document
+    }
+
+    fn records(&self) -> Records {
+        self.inner.records()
+    }
+
+    fn timelines(&self) -> Vec<RunTimeline<'_>> {
+        self.inner.timelines()
+    }
+}
+
+/// The section of a report.
+fn blocks(levels: &BTreeMap<String, Levels>, document: &mut Document) {
+    for (machine, levels) in levels {
+        let note = "each VM from its VMM's exec; [ ]: 95 % CI of the quantile";
+        document.heading(format!("At once: {machine}"), note);
+        document.push(Block::Table(table(levels)));
+        for level in &levels.all {
+            if let Some(slowest) = &level.slowest {
+                document.push(Block::Paragraph(waited(level, slowest)));
+            }
+        }
+        if levels.all.len() > 1 {
+            document.push(Block::Paragraph(knee(levels)));
+        }
+    }
+}
+
+fn table(levels: &Levels) -> Table {
+    let mut table = Table::new(vec![
+        Column::number("at once", 0),
+        Column::number("VMs", 2),
+        Column::text("p50", 0),
+        Column::text("p90", 0),
+        Column::text("p99", 0),
+        Column::number("tear-down", 1),
+        Column::number("to last exit", 1),
+    ]);
+    for level in &levels.all {
+        let mut cells = vec![
+            Cell::Text(level.at_once.to_string()),
+            Cell::Text(level.samples_s.len().to_string()),
+        ];
+        cells.extend(level.tails.iter().map(|tail| Cell::Text(quantile(tail))));
+        let time = |s: f64| Cell::Quantity(Quantity::exact(s, Unit::Seconds));
+        cells.extend([time(level.tear_down.mean), time(level.to_last_exit.mean)]);
+        table.row(cells);
+    }
+    table
+}
+
+fn quantile(tail: &Tail) -> String {
+    match tail.found {
+        Some((value, [low, high])) => {
+            let [value, low, high] = [value, low, high].map(compact_seconds);
+            format!("{value} [{low}, {high}]")
+        }
+        None => format!("needs {} VMs", tail.needs),
+    }
+}
+
+/// What the slowest of a level waited for.
+fn waited(level: &Level, slowest: &Slowest) -> String {
+    let time = compact_seconds;
+    let cpu_wait = match slowest.cpu_wait_s {
+        Some(wait) => format!("{} waiting for a CPU, ", time(wait)),
+        None => String::new(),
+    };
+    format!(
+        "{} at once: the slowest {} of {} take {} longer than the typical one: {cpu_wait}{} more CPU time, {} \
+         unattributed.",
+        level.at_once,
+        slowest.runs,
+        level.samples_s.len(),
+        time(slowest.longer_s),
+        time(slowest.cpu_s),
+        time(slowest.rest_s),
+    )
+}
+
+/// Where it gets worse, in words.
+fn knee(levels: &Levels) -> String {
+    let slope = levels.slope_s.map_or_else(String::new, |slope| {
+        let (more, by) = (if slope < 0.0 { "less" } else { "more" }, compact_seconds(slope.abs()));
+        format!("A VM takes {by} {more} for each further one at once")
+    });
+    match levels.knees.first() {
+        Some(knee) => format!(
+            "{slope}. There is a knee between {} and {}: {} beyond that trend (p {}).",
+            knee.between[0],
+            knee.between[1],
+            compact_seconds(knee.jump_s),
+            p_value(knee.p_value)
+        ),
+        None if levels.all.len() < 4 => format!("{slope}; a knee takes four numbers to be told."),
+        None => format!("{slope}; no knee is found."),
+    }
+}

@@ -1,0 +1,285 @@
+//! Making the snapshot: a guest of QEMU's is booted to its ready point and saved, or the user's command
+//! does all of it.
+
+use super::image::{files_in, named_by, stored};
+use super::method::{empty_qcow2, Method, DISK, NAME};
+use super::proof::nonce;
+use anyhow::{anyhow, Context, Result};
+use regex::Regex;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+use vmeter_base::files;
+use vmeter_migrate::commands::{set, Human, Migrate, QueryMigrate};
+use vmeter_migrate::{Side, Vm};
+use vmeter_model::time::seconds;
+use vmeter_model::Ns;
+use vmeter_record::clock;
+use vmeter_session::failure::{failure, host, Class};
+use vmeter_session::{subcommand, Interrupt, Watch};
+
+/// Says what a snapshot is, in its folder, once it is whole.
+pub(super) const MANIFEST: &str = "vmeter-image.json";
+/// How much of a console is searched for the ready point, bytes.
+const TAIL: usize = 64 << 10;
+/// A migration into a file is not to be slowed down, bytes/s.
+const BANDWIDTH: u64 = 1 << 40;
+/// Between two questions how far it is.
+const ASK: Duration = Duration::from_millis(5);
+/// A file's time is that of the kernel's last tick.
+const FILE_CLOCK: Duration = Duration::from_millis(20);
+/// How long a QEMU that was told to end may take.
+const END: Duration = Duration::from_secs(20);
+
+/// A snapshot that was made.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Made {
+    /// The method's word; empty for a command of the user's.
+    pub method: String,
+    /// From the exec of the VMM, or of the command, until the snapshot was on disk, s.
+    pub create_s: f64,
+    /// Of that, from the exec until the guest was ready, s, where vmeter made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_s: Option<f64>,
+    /// Of that, writing the snapshot, s, where vmeter made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_s: Option<f64>,
+    /// What its files take on disk, bytes.
+    pub image_bytes: u64,
+    /// The number that its guest drew when it booted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
+    /// Its files.
+    pub files: Vec<PathBuf>,
+    /// Why nothing says whose its pages are, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unnamed: Option<String>,
+}
+
+impl Made {
+    /// The snapshot that is in a folder, if it is whole.
+    pub(super) fn in_folder(image: &Path) -> Option<Self> {
+        let text = files::read_limited(&image.join(MANIFEST), 1 << 20).ok()?;
+        let made: Made = serde_json::from_slice(&text).ok()?;
+        made.files.iter().all(|file| file.is_file()).then_some(made)
+    }
+
+    /// Writes it into its folder, which is whole then.
+    pub(super) fn note(&self, image: &Path) -> Result<()> {
+        let path = image.join(MANIFEST);
+        files::write_atomic(&path, &serde_json::to_vec_pretty(self)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// A machine of QEMU's to be saved.
+pub(super) struct OfQemu<'a> {
+    pub method: Method,
+    /// The machine, as it is booted.
+    pub argv: &'a [OsString],
+    pub memory_mib: u64,
+    /// The ready point.
+    pub until: &'a Regex,
+    pub timeout: Duration,
+    pub pin: &'a [usize],
+}
+
+/// Boots a machine and saves it into the folder `image`.
+///
+/// # Errors
+/// Class answer: a guest that is never ready, a QEMU that does not save it. Class host: no room.
+pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Result<Made> {
+    let method = asked.method;
+    if method == Method::Loadvm {
+        let disk = image.join(DISK);
+        std::fs::write(&disk, empty_qcow2())
+            .map_err(|error| host(format!("{}: {error}", disk.display())))?;
+    }
+    let argv = method.saved(asked.argv, image, asked.memory_mib);
+    let begun = clock::read().monotonic_ns;
+    let failed = |error| wrong(method, &error);
+    let (mut vm, serial) = Vm::start(Side::Source, &argv, asked.pin).map_err(failed)?;
+    let (ready, line) = wait(&mut vm, serial, asked, watch.interrupt)?;
+    let save = clock::read().monotonic_ns;
+    match method {
+        Method::Loadvm => savevm(&mut vm)?,
+        _ => migrate(&mut vm, method, image, watch)?,
+    }
+    let saved = clock::read().monotonic_ns;
+    end(&mut vm)?;
+    let files = files_in(image);
+    on_disk(&files)?;
+    let since = |from: Ns, to: Ns| seconds(to - from);
+    let made = Made {
+        method: method.word().into(),
+        create_s: since(begun, clock::read().monotonic_ns),
+        boot_s: Some(since(begun, ready)),
+        save_s: Some(since(save, saved)),
+        image_bytes: stored(&files),
+        nonce: nonce(asked.until, &line),
+        files,
+        unnamed: None,
+    };
+    Ok(made)
+}
+
+fn wrong(method: Method, error: &dyn std::fmt::Display) -> anyhow::Error {
+    failure(Class::Answer, format!("no snapshot was made for {}: {error}", method.word()))
+}
+
+/// Waits for the line of the ready point: when it came, and the line.
+fn wait(
+    vm: &mut Vm,
+    mut serial: UnixStream,
+    asked: &OfQemu<'_>,
+    interrupt: &Interrupt,
+) -> Result<(Ns, String)> {
+    let deadline = Instant::now() + asked.timeout;
+    let mut tail: Vec<u8> = Vec::new();
+    loop {
+        if interrupt.is_raised() {
+            return Err(failure(Class::Interrupted, "interrupted"));
+        }
+        let step = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        // An interrupted wait is a shorter one.
+        let readable = poll(&mut [PollFd::new(&serial, PollFlags::IN)], Some(&step)).unwrap_or(0);
+        let mut chunk = [0u8; 4096];
+        let count = if readable > 0 { serial.read(&mut chunk).unwrap_or(0) } else { 0 };
+        let at = clock::read().monotonic_ns;
+        tail.extend_from_slice(&chunk[..count]);
+        let from = tail.len().saturating_sub(TAIL);
+        tail.drain(..from);
+        let text = String::from_utf8_lossy(&tail);
+        if let Some(line) = text.lines().find(|line| asked.until.is_match(line)) {
+            let line = line.to_owned();
+            // Nobody listens from here on, and it must not wait for that.
+            std::thread::spawn(move || while serial.read(&mut chunk).is_ok_and(|n| n > 0) {});
+            return Ok((at, line));
+        }
+        let last = || -> String {
+            let line =
+                text.lines().next_back().map(|line| line.chars().take(120).collect::<String>());
+            let mute = "is nothing: is its console on standard output (-serial stdio)?";
+            line.map_or_else(|| mute.to_owned(), |line| format!("is {line:?}"))
+        };
+        if let Some(status) = vm.ended() {
+            let why = format!("QEMU ended ({status}) before its guest was ready{}", vm.said());
+            return Err(wrong(asked.method, &why));
+        }
+        if Instant::now() >= deadline {
+            let why = format!(
+                "its guest was not ready within {} s (--timeout); the last that it printed {}",
+                asked.timeout.as_secs(),
+                last()
+            );
+            return Err(wrong(asked.method, &why));
+        }
+    }
+}
+
+fn savevm(vm: &mut Vm) -> Result<()> {
+    let command_line = format!("savevm {NAME}");
+    let said = vm.execute(&Human { command_line }).map_err(|e| wrong(Method::Loadvm, &e))?;
+    match said.trim() {
+        "" => Ok(()),
+        said => Err(wrong(Method::Loadvm, &said)),
+    }
+}
+
+fn migrate(vm: &mut Vm, method: Method, image: &Path, watch: &Watch<'_>) -> Result<()> {
+    let on: Vec<(&str, bool)> = method.capability().into_iter().map(|name| (name, true)).collect();
+    let bandwidth = Map::from_iter([("max-bandwidth".to_owned(), Value::from(BANDWIDTH))]);
+    set(vm, &on, &bandwidth).map_err(|e| wrong(method, &e))?;
+    vm.execute(&Migrate { uri: method.target(image) }).map_err(|e| wrong(method, &e))?;
+    loop {
+        watch.go_on()?;
+        let info = vm.execute(&QueryMigrate {}).map_err(|e| wrong(method, &e))?;
+        if info.status == "completed" {
+            return Ok(());
+        }
+        if info.is_over() {
+            let why = info.error_desc.unwrap_or(info.status);
+            return Err(wrong(method, &format!("QEMU's migration into a file: {why}")));
+        }
+        std::thread::sleep(ASK);
+    }
+}
+
+/// Ends the machine; what it still had to write is written then.
+fn end(vm: &mut Vm) -> Result<()> {
+    vm.qmp.quit().map_err(|e| anyhow!("{e}"))?;
+    let deadline = Instant::now() + END;
+    while vm.ended().is_none() && Instant::now() < deadline {
+        std::thread::sleep(ASK);
+    }
+    vm.kill();
+    Ok(())
+}
+
+fn on_disk(files: &[PathBuf]) -> Result<()> {
+    for path in files {
+        let synced = std::fs::File::open(path).and_then(|file| file.sync_all());
+        synced.map_err(|error| host(format!("{}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// Has a command of the user's make the snapshot; `restore` names its files, if `own` does not.
+///
+/// # Errors
+/// Class answer: a command that fails, or leaves no snapshot. Class interrupted.
+pub(super) fn by_command(
+    (create, restore): (&str, &[String]),
+    own: &[PathBuf],
+    until: Option<&Regex>,
+    image: &Path,
+    interrupt: &Interrupt,
+) -> Result<Made> {
+    let since = SystemTime::now() - FILE_CLOCK;
+    let begun = clock::read().monotonic_ns;
+    let mut command = Command::new("sh");
+    command.args(["-c", create]).stdin(Stdio::null());
+    let output = subcommand::output(&mut command, interrupt).map_err(host)?;
+    let Some(output) = output else { return Err(failure(Class::Interrupted, "interrupted")) };
+    let bad = |why: String| Err(failure(Class::Answer, format!("--create: {why}")));
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().lines().next_back().unwrap_or_default().to_owned();
+        return bad(format!("{} of `{create}`: {said}", output.status));
+    }
+    let mut found = own.to_vec();
+    if own.is_empty() {
+        found = files_in(image);
+        found.extend(named_by(restore, since));
+        found.sort();
+        found.dedup();
+    }
+    if let Some(missing) = found.iter().find(|file| !file.is_file()) {
+        return bad(format!("{}: --image names it, and it is not there", missing.display()));
+    }
+    if found.is_empty() {
+        return bad(
+            "it left no file that --restore names, and none in {image}: --image FILE says which are the \
+             snapshot's files"
+                .into(),
+        );
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let drawn = until.and_then(|until| said.lines().rev().find_map(|line| nonce(until, line)));
+    on_disk(&found)?;
+    let made = Made {
+        create_s: seconds(clock::read().monotonic_ns - begun),
+        image_bytes: stored(&found),
+        nonce: drawn,
+        files: found,
+        ..Made::default()
+    };
+    Ok(made)
+}

@@ -1,0 +1,388 @@
+//! `vmeter restore`: where the time goes from a snapshot to a guest that answers.
+//!
+//! The snapshot is made once, when the session begins: by vmeter for a machine of QEMU's, or by a command
+//! of the user's. Each run then starts a VMM that goes on from it, up to the guest's first answer. Machines
+//! differ in how they restore and in whether the snapshot is in the page cache; a cold boot of the same
+//! machine to the same point takes turns with them, where vmeter can make one.
+
+mod image;
+mod make;
+mod method;
+mod pages;
+mod proof;
+pub mod report;
+mod result;
+mod runner;
+
+pub use image::Cache;
+pub use make::Made;
+pub use method::Method;
+pub use pages::{prefetch_list, Pages};
+pub use proof::Proof;
+pub use result::{result, RestoreResult, Restored};
+
+use crate::at_once;
+use crate::blocks::in_blocks;
+use crate::booter::Recorder;
+use crate::looks::Repeats;
+use crate::prepare::{prepare_with, Prepared, Wishes};
+use crate::shown::Shown;
+use anyhow::Result;
+use report::RestoreReport;
+use runner::{Restores, Target};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use vmeter_base::words::Word;
+use vmeter_machine::{argv, capabilities};
+use vmeter_model::run::{PlannedRun, SessionMachine, SessionRecord, WatchLevel};
+use vmeter_model::{MachineSpec, ResolvedOption};
+use vmeter_render::Report;
+use vmeter_session::failure::{host, usage};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOptions, Session};
+use vmeter_session::{Answer, Experiment, Shardable, Views, Watch, NOT_CUT};
+
+const KIND: &str = "restore";
+/// Measured restores of each machine, unless `--runs` says otherwise.
+const DEFAULT_RUNS: u32 = 10;
+/// Between two signs of life of vmeter's own guest, ms.
+const TICK_MS: u32 = 1;
+/// The machine that boots in turn with the others.
+pub(crate) const BOOT: &str = "cold boot";
+/// Parameters of a session's machine: how it restores, and what is done to the page cache.
+const METHOD: &str = "method";
+const CACHE: &str = "cache";
+/// What stands for the folder of a machine's snapshot.
+pub(crate) const PLACE: &str = "{image}";
+
+/// What to restore.
+#[derive(Debug, Clone)]
+pub struct RestoreOptions {
+    /// The machine that vmeter boots, saves and restores; of a user's own commands the ready point,
+    /// the timeout and what is done to a command line.
+    pub spec: MachineSpec,
+    /// The user's command that makes the snapshot.
+    pub create: Option<String>,
+    /// The user's command that goes on from it.
+    pub restore: Option<String>,
+    /// The snapshot's files; found, if none are named.
+    pub images: Vec<PathBuf>,
+    /// How QEMU restores; all that this QEMU has, if empty.
+    pub methods: Vec<Method>,
+    /// Whether the snapshot is in the page cache; warm, if empty.
+    pub caches: Vec<Cache>,
+    /// Leave out the cold boots.
+    pub no_boot: bool,
+    /// So many at once, each number in turn; one, if empty.
+    pub concurrency: Vec<u32>,
+    /// How runs are repeated.
+    pub runs: RunOptions,
+}
+
+/// What a session is begun with, and what was made for it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    spec: MachineSpec,
+    create: Option<String>,
+    restore: Option<String>,
+    images: Vec<PathBuf>,
+    /// Words of [`Method`].
+    methods: Vec<String>,
+    /// Words of [`Cache`].
+    caches: Vec<String>,
+    no_boot: bool,
+    concurrency: Vec<u32>,
+    #[serde(flatten)]
+    repeats: Repeats,
+    /// Each snapshot that was made.
+    made: Vec<Made>,
+    /// Ways to restore that were left out, and why.
+    skipped: Vec<String>,
+}
+
+/// Makes snapshots, restores, analyses.
+///
+/// # Errors
+/// A machine that is not valid, a host that can't run it, a snapshot that cannot be made, an interruption.
+pub fn restore(options: &RestoreOptions, watch: &mut Watch<'_>) -> Result<RestoreResult> {
+    result(&carry_out(KIND, &options.runs, options, watch)?)
+}
+
+fn words<W: Word>(all: &[W]) -> Vec<String> {
+    all.iter().map(|word| word.word().to_owned()).collect()
+}
+
+fn of_words<W: std::str::FromStr>(all: &[String]) -> Vec<W> {
+    all.iter().filter_map(|word| word.parse().ok()).collect()
+}
+
+impl Measurement for RestoreOptions {
+    type Planned = PlannedRun;
+    type Config = Config;
+    type Runner = Restores;
+
+    fn config(&self) -> Result<Config> {
+        self.check()?;
+        let caches = if self.caches.is_empty() { &[Cache::Warm][..] } else { &self.caches };
+        Ok(Config {
+            spec: self.spec.clone(),
+            create: self.create.clone(),
+            restore: self.restore.clone(),
+            images: self.images.clone(),
+            methods: words(&self.methods),
+            caches: words(caches),
+            // A boot beside so many restores would be another load.
+            no_boot: self.no_boot || !self.concurrency.is_empty(),
+            concurrency: self.concurrency.clone(),
+            repeats: Repeats::of(&self.runs, None),
+            ..Config::default()
+        })
+    }
+
+    fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
+        given.fields(&self.spec, &begun.spec);
+        given.option("--create", self.create.as_ref().map(Some), begun.create.as_ref());
+        given.option("--restore", self.restore.as_ref().map(Some), begun.restore.as_ref());
+        let some = |list: Vec<String>| (!list.is_empty()).then_some(list);
+        given.option("--method", some(words(&self.methods)), begun.methods.clone());
+        given.option("--cold and --warm", some(words(&self.caches)), begun.caches.clone());
+        given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
+        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
+        given.option("--concurrency", several, begun.concurrency.clone());
+        let images = (!self.images.is_empty()).then(|| self.images.clone());
+        given.option("--image", images, begun.images.clone());
+    }
+
+    fn grow(&self, config: &mut Config) {
+        config.repeats.grow(&self.runs);
+    }
+
+    fn prepare(
+        &self,
+        config: &mut Config,
+        record: &SessionRecord,
+        watch: &mut Watch<'_>,
+    ) -> Result<(Vec<SessionMachine>, Restores)> {
+        let (prepared, targets): (Vec<Prepared>, Vec<Target>) = match &config.restore {
+            Some(restore) => of_commands(config, restore)?,
+            None => of_qemu(config, watch)?,
+        }
+        .into_iter()
+        .flat_map(|(one, target)| {
+            let spread = at_once::spread(one, &config.concurrency);
+            spread.into_iter().map(move |one| (one, target.clone()))
+        })
+        .unzip();
+        let machines = prepared.iter().map(|one| one.session.clone()).collect();
+        let recorder = Recorder::of(prepared, record.pin.as_deref())?;
+        Ok((machines, Restores::new(recorder, targets)))
+    }
+
+    fn plan(&self, config: &Config, runner: &Restores, record: &mut SessionRecord) -> Result<()> {
+        let amount = (config.repeats.warmups(), config.repeats.planned(DEFAULT_RUNS));
+        let machines = record.machines.len();
+        record.plan = in_blocks(machines, amount, record.seed, |slot| {
+            // A watched boot would have words added to its kernel's command line.
+            match runner.restores(slot.machine) {
+                true => WatchLevel::Light,
+                false => WatchLevel::None,
+            }
+        });
+        runner.widen(record);
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        config: &mut Config,
+        runner: &mut Restores,
+        session: &mut Session,
+        watch: &mut Watch<'_>,
+    ) -> Result<()> {
+        config.skipped.iter().for_each(|skipped| watch.progress.warn(skipped));
+        if runner.is_complete(session)? {
+            return Ok(());
+        }
+        let made = runner.make(config, session, watch)?;
+        config.made.extend(made);
+        session.record.asked = serde_json::to_value(&*config)?;
+        session.save()
+    }
+
+    /// Nothing is ever added; what was made for the runs goes when all are done.
+    fn extend(&self, _: &mut Config, session: &Session) -> Result<bool> {
+        runner::remove(session)?;
+        Ok(false)
+    }
+}
+
+impl RestoreOptions {
+    fn check(&self) -> Result<()> {
+        at_once::check(&self.concurrency)?;
+        match (&self.create, &self.restore) {
+            (Some(_), None) => Err(usage("--create: --restore CMD says how it is restored")),
+            (None, Some(_)) => Err(usage("--restore: --create CMD says how the snapshot is made")),
+            (Some(_), Some(_)) if !self.methods.is_empty() => Err(usage(
+                "--method is how vmeter restores a machine of QEMU's; --restore CMD says it itself",
+            )),
+            (Some(_), Some(_)) if self.spec.until.is_none() => Err(usage(
+                "--ready: where does the measurement end? --ready 'line:REGEX' names the guest's first answer",
+            )),
+            (None, None) if !self.images.is_empty() => {
+                Err(usage("--image names the files of a snapshot that --create makes"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The user's commands: a machine for each state of the page cache.
+fn of_commands(config: &Config, restore: &str) -> Result<Vec<(Prepared, Target)>> {
+    let spec = MachineSpec { command: split(restore), ..config.spec.clone() };
+    let mut all = Vec::new();
+    for cache in of_words::<Cache>(&config.caches) {
+        let label = if cache == Cache::Cold { "restore, cold" } else { "restore" };
+        let mut prepared = prepare_with(label, &spec, &cache_dir()?, &Wishes::default())?;
+        prepared.session.parameters = vec![(CACHE.into(), cache.word().into())];
+        all.push((prepared, Target::given(cache)));
+    }
+    Ok(all)
+}
+
+/// A command as words; what only a shell understands is left to one.
+fn split(command: &str) -> Vec<String> {
+    let own = |c: char| c.is_alphanumeric() || " _-+./:=,@%{}".contains(c);
+    match command.chars().all(own) {
+        true => command.split_whitespace().map(str::to_owned).collect(),
+        false => ["sh", "-c", command].map(str::to_owned).to_vec(),
+    }
+}
+
+/// A machine of QEMU's: one for each way to restore it and each state of the page cache, and its boot.
+fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, Target)>> {
+    let own = config.spec.command.is_empty() && config.spec.initrd.is_none();
+    let mut spec = config.spec.clone();
+    if own && spec.until.is_none() {
+        spec.until = Some(proof::OWN.into());
+    }
+    if spec.until.as_deref().is_none_or(|until| until == "poweroff") {
+        return Err(usage(
+            "--ready: the guest must print something after it went on: --ready 'line:REGEX', which it prints \
+             again and again, or leave --initrd and the command line out for vmeter's own guest, which does",
+        ));
+    }
+    let options = if own { vec![format!("vmeter.tick={TICK_MS}")] } else { Vec::new() };
+    let wishes = Wishes { options, ..Wishes::default() };
+    let base = prepare_with(BOOT, &spec, &cache_dir()?, &wishes)?;
+    if !base.machine.abilities().monitor || base.machine.script.is_some() {
+        return Err(usage(
+            "vmeter makes and restores snapshots of QEMU's only: give --create CMD and --restore CMD for another VMM",
+        ));
+    }
+    if spec.no_inject {
+        return Err(usage("--no-inject: a snapshot is made and restored by words that are added to the command line"));
+    }
+    let memory_mib = argv::memory_mib(&base.machine.argv).unwrap_or(128);
+    let methods = methods(config, &base, watch)?;
+    let mut all = Vec::new();
+    for method in methods {
+        for cache in of_words::<Cache>(&config.caches) {
+            let mut one = base.clone();
+            let cold = if cache == Cache::Cold { ", cold" } else { "" };
+            one.machine.argv = method.restored(&base.machine.argv, Path::new(PLACE), memory_mib);
+            one.session.label = format!("{}{cold}", method.word());
+            one.session.argv = one.machine.argv_text();
+            let chosen = ResolvedOption::new("restored by", method.word(), "--method");
+            one.session.chosen.push(chosen);
+            let parameters = [(METHOD, method.word()), (CACHE, cache.word())];
+            let parameters = parameters.map(|(name, word)| (name.to_owned(), word.to_owned()));
+            one.session.parameters = parameters.to_vec();
+            let target = Target::of_qemu(method, cache, &base.machine, memory_mib);
+            all.push((one, target));
+        }
+    }
+    if !config.no_boot {
+        all.push((base, Target::boot()));
+    }
+    Ok(all)
+}
+
+/// The ways to restore that are asked for, or all that this QEMU has.
+fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Result<Vec<Method>> {
+    let asked: Vec<Method> = of_words(&config.methods);
+    let wanted = if asked.is_empty() { Method::WORDS.to_vec() } else { asked.clone() };
+    let program = base.machine.argv.iter().find(|word| argv::is_qemu_name(word));
+    let program = program.or(base.machine.argv.first()).cloned().unwrap_or_default();
+    let known = capabilities::of(Path::new(&program), &cache_dir()?).map_err(usage)?.capabilities;
+    let mut found = Vec::new();
+    config.skipped.clear();
+    let alone = config.concurrency.iter().all(|level| *level == 1);
+    for method in wanted {
+        if method == Method::Loadvm && !alone {
+            let why = "loadvm: not measured, for QEMU locks a qcow2 file, so that no two restore it at once";
+            if !asked.is_empty() {
+                return Err(usage(format!("--method {why}")));
+            }
+            config.skipped.push(why.to_owned());
+            continue;
+        }
+        match method.since().filter(|since| known.version < *since) {
+            None => found.push(method),
+            Some((major, minor, _)) => {
+                let why = format!(
+                    "{}: not measured, for {} has no such snapshots; QEMU {major}.{minor} does",
+                    method.word(),
+                    known.version_line
+                );
+                if !asked.is_empty() {
+                    return Err(host(format!("--method {why}")));
+                }
+                config.skipped.push(why);
+            }
+        }
+    }
+    watch.go_on()?;
+    Ok(found)
+}
+
+/// The kind `restore`.
+pub(crate) struct Kind;
+
+impl Experiment for Kind {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
+        at_once::shown(dir, Shown(result(&Session::open(dir)?)?))
+    }
+
+    fn boots(&self) -> Result<(), &'static str> {
+        Err("its guests are restored, not booted; vmeter show has its machines side by side")
+    }
+
+    fn cut(&self) -> Result<&dyn Shardable, &'static str> {
+        Err(NOT_CUT)
+    }
+}
+
+impl Answer for Shown<RestoreResult> {
+    fn report(&self, views: &Views) -> Box<dyn Report + '_> {
+        Box::new(RestoreReport::new(&self.0, views))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.0.has_failed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_command_needs_no_shell() {
+        assert_eq!(split("vmm --restore {image}/a -x"), ["vmm", "--restore", "{image}/a", "-x"]);
+        assert_eq!(split("cat a | vmm"), ["sh", "-c", "cat a | vmm"]);
+    }
+}
