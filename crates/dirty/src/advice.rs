@@ -60,7 +60,8 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "{} takes {reason}; over {passes} passes no other tracker is significantly slower",
+            "with {}, {reason}; over {passes} passes the recommended trackers do not differ \
+                significantly",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {

@@ -72,9 +72,13 @@ pub fn rounds(
 ) -> Vec<MigrateRound> {
     let since = |at: Ns| seconds(at - start);
     let sent_at = |at: f64| {
-        let after = samples.partition_point(|sample| sample.at_s < at);
-        let sample = samples.get(after).or(samples.last());
-        sample.map_or(0, |sample| sample.transferred_bytes)
+        let next = samples.partition_point(|sample| sample.at_s < at);
+        let of = |sample: &MigrateSample| (sample.at_s, sample.transferred_bytes as f64);
+        let (from, before) = next.checked_sub(1).map_or((0.0, 0.0), |last| of(&samples[last]));
+        let (to, after) = samples.get(next).map_or((at, before), of);
+        // Between two samples the bytes flow evenly.
+        let share = if to > from { ((at - from) / (to - from)).clamp(0.0, 1.0) } else { 1.0 };
+        (before + (after - before) * share) as u64
     };
     let round = |n: usize| {
         let (number, from) = passes[n];

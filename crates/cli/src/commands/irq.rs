@@ -59,7 +59,7 @@ pub struct Irq {
 
 const PIN: &str = "CPUs of the thread that commits routes, e.g. 1,4-7 (default: all except the \
     boot CPU, which runs the callback of the SRCU grace period)";
-const RUNS: &str = "Measured runs of each strategy (default: 10; with --vfio 3)";
+const RUNS: &str = "Measured runs of each strategy (default: 10, or 3 if --vfio is given)";
 
 /// A number up to `most`.
 fn at_most(most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {

@@ -340,6 +340,7 @@ fn an_impossible_total_is_left_out_and_said() {
         let shown = lab.run(&["show", text(&session)]);
         assert_eq!(shown.status, 0, "{}", shown.stderr);
         let said = format!("{}{}", shown.stdout, shown.stderr);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(said.contains(&format!("its duration of {total} ns is impossible")), "{said}");
         std::fs::write(&file, whole).expect("mended");
     }
@@ -404,5 +405,5 @@ fn time_that_goes_back_and_bytes_that_are_no_text_are_said() {
     assert!(ran.stderr.contains("1 lines hold bytes that are not UTF-8"), "{}", ran.stderr);
     assert!(ran.stdout.contains("rip 0x1"), "{}", ran.stdout);
     let stat = lab.run(&["trace", "stat", text(&path)]);
-    assert!(format!("{}{}", stat.stdout, stat.stderr).contains("time goes back"));
+    assert!(format!("{}{}", stat.stdout, stat.stderr).contains("backwards"));
 }

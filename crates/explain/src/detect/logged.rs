@@ -66,7 +66,7 @@ impl SlowInLog {
             why: Why::Logged,
             key: Some(key),
             summary: format!(
-                "{name} takes up to {} an access, {} of the traced time, by the device model's log",
+                "{name} takes up to {} per access, {} of the traced time, according to the device model's log",
                 view.time(median),
                 brief_percent(view.share(subject.total))
             ),

@@ -279,10 +279,19 @@ impl Cause<'_> {
                 let holder = if same { who.clone() } else { holder };
                 let further =
                     if at < path.doer { format!(" and waits for {who}") } else { String::new() };
-                format!(
-                    "{subject} waits{inside} for a lock that {holder} holds{further}, which {}",
+                let lock = format!(
+                    "waits{inside} for a lock that {holder} holds{further}, which {}",
                     self.tail()
-                )
+                );
+                match at.checked_sub(1).filter(|waits| *waits > 0 && !same) {
+                    Some(waits) => {
+                        let waiter =
+                            path.group_at(view, waits).map_or(String::new(), |w| view.threads(w));
+                        let first = self.inside(path.hop(1).and_then(|hop| hop.call));
+                        self.through(&format!("{subject} waits{first}"), (waits, &waiter), lock)
+                    }
+                    None => format!("{subject} {lock}"),
+                }
             }
             None => self.through(
                 &format!("{subject} waits{inside}"),

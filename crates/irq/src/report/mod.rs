@@ -57,8 +57,8 @@ impl<'a> IrqReport<'a> {
         };
         let slowest = totals.iter().find(|other| other.strategy == baseline).map(time);
         let mut text = format!(
-            "For {vfs} VFs x {vectors} vectors, {} takes {} and {baseline} takes {} (medians), \
-                which is {} times as long (Hodges-Lehmann over paired rounds).",
+            "For {vfs} VFs x {vectors} vectors, {} takes {} and {baseline} takes {} (medians). \
+                Round by round, {baseline} takes {} times as long (Hodges-Lehmann).",
             total.strategy,
             time(total),
             slowest.unwrap_or_default(),

@@ -188,7 +188,7 @@ fn refuse(spec: &MachineSpec, dialect: &dyn Dialect) -> Result<(), MachineError>
             told,
             "gets no boot signal from its guest; use userspace, poweroff or line:REGEX",
         ),
-        ("accel", accel.map(str::to_owned), "runs guests by KVM alone; leave it out"),
+        ("accel", accel.map(str::to_owned), "runs guests only with KVM; leave --accel out"),
         ("machine", spec.machine.clone(), "has one kind of machine; leave it out"),
         ("firmware", spec.firmware.clone(), "enters the kernel directly; leave it out"),
         (

@@ -127,7 +127,7 @@ fn columns(report: &TraceReport) -> Option<String> {
         notes.push(of);
     }
     if any(|row| row.ratio_to_peers.is_some()) {
-        notes.push("vs peers = this row's mean ÷ the median of the other rows' means".to_owned());
+        notes.push("vs peers = this row's mean ÷ the median of the means of the other rows of the same direction (read or write)".to_owned());
     }
     (!notes.is_empty()).then(|| format!("Columns: {}.", notes.join("; ")))
 }

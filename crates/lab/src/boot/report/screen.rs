@@ -220,7 +220,7 @@ impl BootReport<'_> {
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
-            let saves = format!("at most {}{more} (all its spans)", named.join(", "));
+            let saves = format!("at most {}{more}", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));
         }
         facts.extend(self.how_to_measure(&known, timelines));

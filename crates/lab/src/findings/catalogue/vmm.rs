@@ -95,7 +95,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
         Pair::of(&[Make(|builder, spec| builder.launcher(spec, "waits", WAITS))], &[]).timed_only()
     ],
     price: Price::Launcher,
-    remedy: "no -S, or a launcher that does not poll",
+    remedy: "start the VMM without -S, or use a launcher that does not poll",
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let stopped = machine.has_word("-S");
