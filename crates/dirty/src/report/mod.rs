@@ -246,7 +246,7 @@ impl<'a> DirtyReport<'a> {
             )
         };
         let lines: Vec<String> = self.result.crossovers.iter().map(line).collect();
-        lines.join("; ") + "."
+        lines.join("; ") + ". Costs per page that differ by less than a quarter count as equal."
     }
 
     fn trackers(&self, document: &mut Document) {
@@ -255,7 +255,8 @@ impl<'a> DirtyReport<'a> {
         if let Some(models) = self.model_table() {
             document.heading(
                 "By dirty pages",
-                "from a fit to passes in which 0 to 10 % of the buffer are dirty, in random order",
+                "fitted to passes with 0 to 10 % of the buffer dirty, at random places; a page \
+                 costs less if the guest writes pages in order",
             );
             document.push(Block::Table(models));
         }

@@ -80,17 +80,24 @@ impl<'a> ExplainReport<'a> {
         if others.is_empty() {
             return;
         }
-        document.heading("Also", "share of the traced time");
         let line = |finding: &&Finding| {
             let share = brief_percent(finding.saving_share);
             Fact::new(share, capital(&finding.summary), words(finding))
         };
         let mut facts: Vec<Fact> = shown.iter().map(line).collect();
-        if shown.len() < others.len() {
-            let more = grouped(&(others.len() - shown.len()).to_string());
-            let what = format!("{more} more, smaller or of other programs: --export-html");
+        let more = others.len() - shown.len();
+        let what = format!(
+            "{} more, smaller or of other programs: --export-html",
+            grouped(&more.to_string())
+        );
+        if facts.is_empty() {
+            document.push(Block::Paragraph(what));
+            return;
+        }
+        if more > 0 {
             facts.push(Fact::new("…", what, ""));
         }
+        document.heading("Also", "share of the traced time");
         document.push(Block::Facts(facts));
     }
 
