@@ -97,7 +97,7 @@ mod tests {
         let why = |candidates: &[crate::Candidate], ram: &[u8]| {
             crate::locate(candidates, ram, &info).expect_err("no kernel").to_string()
         };
-        assert!(why(&[], &ram).contains("had unmapped its guest's RAM before"));
+        assert!(why(&[], &ram).contains("has already unmapped its guest's RAM"));
         let early = why(&[whole], &ram);
         assert!(early.contains("ended before its kernel was loaded"), "{early}");
         let banner = b"Linux version 5.4.0-other (x@y) (gcc) #1 SMP Mon\n\0";

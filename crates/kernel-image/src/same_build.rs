@@ -172,7 +172,7 @@ mod tests {
         let (_, all) = build(1);
         let called: BTreeSet<u64> = all.iter().step_by(90).copied().collect();
         let error = build(0).0.names(&called).expect_err("another build").to_string();
-        assert!(error.contains("another build: of the 445 functions"), "{error}");
+        assert!(error.contains("another kernel build: of 445 function addresses"), "{error}");
         let few: BTreeSet<u64> = all.iter().take(5).copied().collect();
         assert!(build(1).0.names(&few).is_err(), "five prove nothing");
     }

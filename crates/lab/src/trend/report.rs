@@ -341,7 +341,7 @@ mod tests {
         assert!(change.p_value <= 0.01 && change.p_if_alike > 0.01, "{change:?}");
         let said = sentence(&host, change);
         assert!(
-            said.contains("20 sessions cannot tell") && said.contains("or its host was"),
+            said.contains("20 sessions cannot decide") && said.contains("or its host was"),
             "{said}"
         );
         let json = serde_json::to_value(&host).expect("JSON");

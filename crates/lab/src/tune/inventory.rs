@@ -208,7 +208,7 @@ mod tests {
             lines[at] = line;
             difference(&compare(&whole, &inventory(&lines), &[])).unwrap_or_default()
         };
-        assert!(with(2, "smp: Brought up 1 node, 1 CPU").contains("vCPUs 1, where"));
+        assert!(with(2, "smp: Brought up 1 node, 1 CPU").contains("vCPUs 1, but"));
         assert!(with(1, "Memory: 1K/261000K available").contains("memory"));
         assert_eq!(with(1, "Memory: 1K/523000K available"), "");
         assert!(with(4, "").contains("disks none, but the original has vda 20480"));

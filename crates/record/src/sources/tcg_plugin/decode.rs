@@ -240,7 +240,7 @@ mod tests {
             (&*told[0], &told[1..5]),
             ("50 reset-vector 0", &initcalls.map(String::from)[..])
         );
-        assert!(told[5].contains("1 stamps of the TCG plugin were lost"), "{told:?}");
+        assert!(told[5].contains("1 time stamps of the TCG plugin were lost"), "{told:?}");
         assert_eq!(told[6..], ["5000 guest_insns=777 777"]);
     }
 
