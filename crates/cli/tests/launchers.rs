@@ -84,36 +84,36 @@ fn what_is_not_vmeters_is_never_ended() {
     let (quick, daemon) = (format!("{vmm} --for 0"), format!("{run} --double-fork"));
     let pid = format!("while ! [ -s {} ]; do sleep 0.01; done", text(&file));
     for (name, script, options, lives, says) in [
-        ("a daemon of its own", daemon.clone(), "", true, "runs on"),
-        ("setsid, launcher exits", format!("setsid {run} & {pid}"), "", true, "runs on"),
-        ("in the background, launcher exits", format!("{run} & {pid}"), "", true, "runs on"),
+        ("a daemon of its own", daemon.clone(), "", true, "keeps running"),
+        ("setsid, launcher exits", format!("setsid {run} & {pid}"), "", true, "keeps running"),
+        ("in the background, launcher exits", format!("{run} & {pid}"), "", true, "keeps running"),
         (
             "its own environment",
             format!("setsid env -i {run} >/dev/null 2>&1 & {pid}"),
             "",
             true,
-            "runs on",
+            "keeps running",
         ),
         (
             "the same, nothing watched",
             format!("setsid env -i {run} >/dev/null 2>&1 & {pid}"),
             "--watch none",
             true,
-            "runs on",
+            "keeps running",
         ),
         (
             "a daemon at the ready point",
             format!("{daemon}; sleep 60"),
             "--until userspace",
             true,
-            "runs on",
+            "keeps running",
         ),
         (
             "in a session of its own at the ready point",
             format!("setsid {run} & {pid}; sleep 60"),
             "--until userspace",
             true,
-            "runs on",
+            "keeps running",
         ),
         (
             "the same, all to be ended",
@@ -179,7 +179,10 @@ fn a_launcher_that_leaves_its_vm_is_started_once() {
         assert_eq!(all.lines().count(), 1, "{arguments:?}: {}", ran.stderr);
         assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stdout);
         let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(said.contains("runs on") || said.contains("(ended now)"), "{arguments:?}: {said}");
+        assert!(
+            said.contains("keeps running") || said.contains("(ended now)"),
+            "{arguments:?}: {said}"
+        );
     }
 }
 

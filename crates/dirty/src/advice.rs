@@ -204,7 +204,9 @@ mod tests {
         let advice = advised([50e3, 50e3, 900e6], 0.05, 4, &mut rng);
         assert_eq!(advice.trackers.len(), 2, "{advice:?}");
         assert!(!advice.trackers.contains(&TrackerKind::Ring));
-        assert!(advice.reason.contains("4 passes the recommended trackers do not differ significantly"));
+        assert!(advice
+            .reason
+            .contains("4 passes the recommended trackers do not differ significantly"));
         // One pass tells nothing.
         let advice = advised([1e3, 50e3, 900e6], 0.05, 1, &mut rng);
         assert_eq!((advice.trackers.len(), advice.strategies.len()), (3, 3));

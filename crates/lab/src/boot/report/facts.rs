@@ -215,7 +215,9 @@ mod tests {
         };
         let said = undecided(&overhead(ratio(1.01, [0.98, 1.04])));
         assert!(
-            said.contains("not decided whether that is at most 3 %: about 188 pairs of runs would decide"),
+            said.contains(
+                "not decided whether that is at most 3 %: about 188 pairs of runs would decide"
+            ),
             "{said}"
         );
         let said = undecided(&overhead(ratio(1.03, [0.9, 1.2])));
