@@ -302,9 +302,9 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("/dev/zero", &link).expect("linked");
         for (path, found) in [
-            (fifo.as_path(), "it is a FIFO"),
-            (&link, "it is a device"),
-            (Path::new("/dev/null"), "it is a device"),
+            (fifo.as_path(), "found a FIFO"),
+            (&link, "found a device"),
+            (Path::new("/dev/null"), "found a device"),
             (folder.path(), "directory"),
         ] {
             let error = read_limited(path, 10).expect_err("refused").to_string();

@@ -212,7 +212,7 @@ fn what_is_no_kernel_is_named() {
         (b"#!/bin/sh\n", "a script"),
         (b"just words", "text"),
         (&[0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5], "de ad be ef"),
-        (&short, "cut short"),
+        (&short, "truncated"),
         (&program, "without a \"Linux version"),
     ] {
         let message = open(bytes);

@@ -250,7 +250,7 @@ fn records_that_were_overwritten_are_the_reason() {
     events.push(count("guest_log_lost", 27_000));
     events.push(count("guest_log_bytes_wanted", 1 << 25));
     let overwritten = said(&events, &told);
-    for words in ["900 records", "27000", "trace_buf_size=8M", "log_buf_len=32M"] {
+    for words in ["900 earlier records", "27000", "trace_buf_size=8M", "log_buf_len=32M"] {
         assert!(overwritten.contains(words), "{words}: {overwritten}");
     }
     assert!(!overwritten.contains("CONFIG_FTRACE"), "{overwritten}");
