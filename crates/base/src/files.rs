@@ -313,7 +313,7 @@ mod tests {
         let sparse = folder.path().join("sparse");
         File::create(&sparse).and_then(|file| file.set_len(1 << 40)).expect("sparse");
         let error = read_limited(&sparse, 1 << 20).expect_err("too large").to_string();
-        assert!(error.contains("larger than the 1048576 bytes"), "{error}");
+        assert!(error.contains("larger than 1048576 bytes"), "{error}");
         fs::write(&sparse, [0xff]).expect("written");
         assert!(read_text_limited(&sparse, 10).is_err());
     }
