@@ -98,8 +98,7 @@ impl Measurement for BenchOptions {
     fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.machines("--vs", &self.machines, &begun.machines);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
-        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
-        given.option("--concurrency", several, begun.concurrency.clone());
+        at_once::note_given(given, &self.concurrency, &begun.concurrency);
     }
 
     fn grow(&self, config: &mut Config) {

@@ -104,8 +104,7 @@ impl Measurement for BootOptions {
         given.fields(&self.spec, &begun.spec);
         given.option("--watch", self.watch, begun.watch);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
-        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
-        given.option("--concurrency", several, begun.concurrency.clone());
+        at_once::note_given(given, &self.concurrency, &begun.concurrency);
         given.option("--overhead", self.overhead.then_some(true), begun.overhead);
         if begun.overhead {
             let pairs = overhead::most_pairs(begun.repeats.runs);

@@ -147,8 +147,7 @@ impl Measurement for RestoreOptions {
         given.option("--method", some(words(&self.methods)), begun.methods.clone());
         given.option("--cold and --warm", some(words(&self.caches)), begun.caches.clone());
         given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
-        let several = (!self.concurrency.is_empty()).then(|| self.concurrency.clone());
-        given.option("--concurrency", several, begun.concurrency.clone());
+        at_once::note_given(given, &self.concurrency, &begun.concurrency);
         let images = (!self.images.is_empty()).then(|| self.images.clone());
         given.option("--image", images, begun.images.clone());
     }
