@@ -117,7 +117,7 @@ fn machines_of_theirs_are_made_from_options() {
     assert!(given.windows(2).any(|w| w == ["--cpus", "boot=2"]), "{given:?}");
     assert!(given.windows(2).any(|w| w[0] == "--cmdline" && w[1].contains("trace_event=")));
     for (option, said) in [
-        (["--accel", "tcg"], "Firecracker runs guests by KVM alone"),
+        (["--accel", "tcg"], "Firecracker runs guests only with KVM"),
         (["--machine", "q35"], "one kind of machine"),
         (["--firmware", "qboot"], "enters the kernel directly"),
     ] {
