@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{is_alive, kernel, text, Lab};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -72,43 +72,59 @@ fn every_way_of_qemus_is_accounted_for() {
     assert_eq!(result["comparisons"].as_array().map(Vec::len), Some(3));
 }
 
-/// A snapshot of QEMU's that a user's own commands make and restore, with a pause of 300 ms in its RAM.
+/// A snapshot of QEMU's that a user's own commands make and restore.
+struct Saved<'l> {
+    lab: &'l Lab,
+    qemu: String,
+    create: PathBuf,
+}
+
+impl<'l> Saved<'l> {
+    fn new(lab: &'l Lab, image: &Path) -> Self {
+        let initrd = lab.path("initrd");
+        let ran = lab.run(&["appliance", "build", "--out", text(&initrd)]);
+        assert_eq!(ran.status, 0, "{}", ran.stderr);
+        let qemu = format!(
+            "qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35 -accel tcg -m 256 \
+             -kernel {} -initrd {} -append 'console=ttyS0 quiet vmeter.tick=2'",
+            text(image),
+            text(&initrd)
+        );
+        let serial = lab.path("serial");
+        let create = lab.script("create", &format!(
+            "#!/bin/sh\nrm -f {0}\n{{ until grep -q 'tick .* 9' {0}; do sleep 0.1; done; \
+             echo 'migrate \"exec:cat >'$1'/state\"'; echo quit; }} | {qemu} -serial file:{0} -monitor stdio >/dev/null\n\
+             grep tick {0} | head -n 2\n",
+            text(&serial)
+        ));
+        Saved { lab, qemu, create }
+    }
+
+    /// Three restores from what a command writes, with `more` for QEMU and a command before it.
+    fn restored(&self, before: &str, more: &str, stream: &str) -> Value {
+        let qemu = &self.qemu;
+        let script = format!(
+            "#!/bin/sh\n{before}\nexec {qemu} {more} -serial stdio -incoming \"exec:{stream}\"\n"
+        );
+        let vmm = self.lab.script("restore", &script);
+        let (create, restore) =
+            (format!("{} {{image}}", text(&self.create)), format!("{} {{image}}", text(&vmm)));
+        let all = ["restore", "--create", &create, "--restore", &restore, "--ready", TICK];
+        let result = self.lab.json(&[&all[..], &["--runs", "3", "--warmup", "0"]].concat());
+        let proofs = &result["machines"][0]["proofs"];
+        assert_eq!(proofs[0], "nonce", "{proofs}");
+        result
+    }
+}
+
+/// A pause of 300 ms in its RAM.
 #[test]
 fn a_pause_in_the_stream_is_time_in_which_ram_is_loaded() {
     let Some((_, image)) = kernel() else { return };
     let lab = Lab::new();
-    let initrd = lab.path("initrd");
-    let ran = lab.run(&["appliance", "build", "--out", text(&initrd)]);
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let qemu = format!(
-        "qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35 -accel tcg -m 256 \
-         -kernel {} -initrd {} -append 'console=ttyS0 quiet vmeter.tick=2'",
-        text(&image),
-        text(&initrd)
-    );
-    let serial = lab.path("serial");
-    let create = lab.script("create", &format!(
-        "#!/bin/sh\nrm -f {0}\n{{ until grep -q 'tick .* 9' {0}; do sleep 0.1; done; \
-         echo 'migrate \"exec:cat >'$1'/state\"'; echo quit; }} | {qemu} -serial file:{0} -monitor stdio >/dev/null\n\
-         grep tick {0} | head -n 2\n",
-        text(&serial)
-    ));
-    let restored = |stream: &str| {
-        let vmm = lab.script(
-            "restore",
-            &format!("#!/bin/sh\nexec {qemu} -serial stdio -incoming \"exec:{stream}\"\n"),
-        );
-        let (create, restore) =
-            (format!("{} {{image}}", text(&create)), format!("{} {{image}}", text(&vmm)));
-        let all = ["restore", "--create", &create, "--restore", &restore, "--ready", TICK];
-        let result = lab.json(&[&all[..], &["--runs", "3", "--warmup", "0"]].concat());
-        assert_eq!(
-            result["machines"][0]["proofs"][0], "nonce",
-            "{}",
-            result["machines"][0]["proofs"]
-        );
-        mean(&result["machines"][0], "vmm:load-ram")
-    };
+    let saved = Saved::new(&lab, &image);
+    let restored =
+        |stream: &str| mean(&saved.restored("", "", stream)["machines"][0], "vmm:load-ram");
     let plain = restored("cat $1/state");
     let paused = restored("head -c 2000000 $1/state; sleep 0.3; tail -c +2000001 $1/state");
     let found = paused - plain;
@@ -228,5 +244,133 @@ fn ends_with_vmeter(name: &str, at_once: usize) {
     while !left(&dir).is_empty() {
         assert!(killed.elapsed() < Duration::from_secs(30), "{name}: {:?} runs on", left(&dir));
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The waits for pages of a machine, s.
+fn waited(result: &Value, label: &str) -> f64 {
+    let all = result["pages"].as_array().expect("pages");
+    let own = all.iter().filter(|of| of["label"] == label);
+    own.map(|of| of["waited_s"].as_f64().unwrap_or_else(|| panic!("{of}"))).sum()
+}
+
+/// Pages that are there are not waited for: what was predicted is found, and both are nothing where the
+/// snapshot is in the page cache anyway.
+#[test]
+fn pages_that_are_loaded_first_are_not_waited_for() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let all = ["restore", "--method", "shared", "--cold", "--warm", "--no-boot", "--runs", "4"];
+    let rest = ["--prefetch", "first", "--warmup", "1", "--export-json", "-"];
+    let ran = lab.run(&[&all[..], &MACHINE[..6], &rest[..]].concat());
+    if ran.stderr.contains("still in the page cache") {
+        return eprintln!("skipped: this file system is its own page cache");
+    }
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+    if ran.stderr.contains("waits for pages are not timed") {
+        return eprintln!("skipped: no perf events on this host");
+    }
+    let gain = |label: &str| {
+        let all = result["prefetch"].as_array().expect("gains");
+        all.iter().find(|gain| gain["label"] == label).unwrap_or_else(|| panic!("no {label}"))
+    };
+    let (warm, cold) = (gain("shared, prefetched"), gain("shared, cold, prefetched"));
+    assert_eq!((&warm["against"], &cold["against"]), (&"shared".into(), &"shared, cold".into()));
+    let mean = |gain: &Value, field: &str| gain[field]["mean"].as_f64().expect("a mean");
+    assert!(mean(cold, "predicted") > 4.0 * mean(warm, "predicted"), "{warm} {cold}");
+    for gain in [warm, cold] {
+        assert!(gain["within"].is_boolean() && gain["unknown"].is_null(), "{gain}");
+        assert!(
+            gain["pages"].as_u64().is_some_and(|n| n > 0) && mean(gain, "load") > 0.0,
+            "{gain}"
+        );
+        assert_eq!(gain["found"]["n"], 4, "{gain}");
+    }
+    // What was predicted is what is no longer waited for.
+    let (bare, loaded) =
+        (waited(&result, "shared, cold"), waited(&result, "shared, cold, prefetched"));
+    assert!(loaded < 0.5 * bare, "{bare} {loaded}");
+    assert!(
+        mean(cold, "predicted") > 0.3 * bare && mean(cold, "predicted") <= bare,
+        "{bare} {cold}"
+    );
+    let resident = |label: &str| machine(&result, label)["resident"][0].as_f64().expect("a share");
+    assert!(resident("shared, cold") < resident("shared, cold, prefetched"));
+    assert!(resident("shared, cold, prefetched") < 0.5);
+}
+
+#[test]
+fn a_list_that_cannot_be_loaded_is_refused() {
+    let lab = Lab::new();
+    let list = lab.path("list");
+    let fails = |lines: &str, more: &[&str], words: &str| {
+        std::fs::write(&list, lines).expect("written");
+        let ran = lab.run(&[&["restore", "--prefetch", text(&list)], more].concat());
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+        assert_eq!(ran.status, 2, "{}", ran.stderr);
+    };
+    fails("ram 1\n", &[], "FILE OFFSET LENGTH");
+    fails("ram 0 4096\n", &["--concurrency", "2"], "--concurrency");
+    let ran = lab.run(&["restore", "--prefetch", "first", "--warmup", "0"]);
+    assert!(ran.status == 2 && ran.stderr.contains("--warmup"), "{}", ran.stderr);
+}
+
+/// A delay that a command planted: from when to when, by its own clock, s.
+fn planted(log: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let all: Vec<f64> = text.lines().map(|line| line.parse().expect("a time")).collect();
+    all.chunks(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+/// Of one run a phase, s.
+fn phase_of(run: &Value, name: &str) -> f64 {
+    common::spans(run, name).iter().map(|(from, to)| to - from).sum()
+}
+
+/// QEMU reads a configuration that comes late before it loads anything, and the rest of its stream, which
+/// nothing is loaded from, after it has loaded everything.
+#[test]
+fn a_delay_before_loading_and_one_after_it_are_found_where_they_are() {
+    let Some((_, image)) = kernel() else { return };
+    let lab = Lab::new();
+    let qemu = Saved::new(&lab, &image);
+    let (log, fifo) = (lab.path("log"), lab.path("fifo"));
+    let now = format!("date +%s.%N >>{}", text(&log));
+    let restored = |before: &str, more: &str, stream: &str| {
+        let _ = std::fs::remove_file(&log);
+        let result = qemu.restored(before, more, stream);
+        let runs: Vec<Value> = result["runs"].as_array().expect("runs").clone();
+        (runs, planted(&log))
+    };
+    let each = |runs: &[Value], name: &str| -> Vec<f64> {
+        runs.iter().map(|run| phase_of(run, name)).collect()
+    };
+    let near = |found: f64, planted: f64| (found - planted).abs() <= (0.05 * planted).max(0.005);
+    let least = |all: &[f64]| all.iter().copied().fold(f64::INFINITY, f64::min);
+
+    let rest = format!("head -c -16 $1/state; {now}; sleep 0.3; {now}; tail -c 16 $1/state");
+    let (late, slept) = restored("", "", &rest);
+    let resume = each(&late, "vmm:resume");
+    let off: Vec<f64> = resume.iter().zip(&slept).map(|(found, slept)| found - slept).collect();
+    assert!(
+        resume.iter().zip(&slept).any(|(found, slept)| near(*found, *slept)),
+        "vmm:resume {resume:?}, planted {slept:?}, off by {off:?}"
+    );
+
+    let (plain, _) = restored("", "", "cat $1/state");
+    let (fifo_text, writes) = (text(&fifo), format!("{now}; sleep 1; {now}"));
+    let before = format!(
+        "rm -f {fifo_text}; mkfifo {fifo_text}; {{ exec 3>{fifo_text}; {writes}; exec 3>&-; }} &"
+    );
+    let (early, slept) = restored(&before, &format!("-readconfig {fifo_text}"), "cat $1/state");
+    let init = each(&early, "vmm:init");
+    let found = least(&init) - least(&each(&plain, "vmm:init"));
+    assert!(near(found, least(&slept)), "vmm:init {found}, planted {slept:?}");
+    for name in ["vmm:load-state", "vmm:load-ram", "guest:until-ready"] {
+        let (plain, early) = (least(&each(&plain, name)), least(&each(&early, name)));
+        assert!(early < plain + 0.3, "{name}: {plain} {early}");
     }
 }

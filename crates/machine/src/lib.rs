@@ -9,6 +9,7 @@ pub mod files;
 pub mod launch;
 pub mod output;
 pub mod page_cache;
+pub mod page_faults;
 pub mod plan;
 pub mod qmp;
 pub mod vmm;

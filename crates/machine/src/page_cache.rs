@@ -4,7 +4,7 @@ use rustix::fs::{fadvise, fsync, Advice};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// Mapped at a time, bytes.
@@ -68,6 +68,29 @@ pub fn read_through(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Reads ranges of a file (offset and length, bytes) into the page cache, and nothing around them.
+///
+/// # Errors
+/// When it cannot be read, or ends before one of them does.
+pub fn load(path: &Path, ranges: &[(u64, u64)]) -> io::Result<()> {
+    let file = File::open(path)?;
+    fadvise(&file, 0, None, Advice::Random)?;
+    // The disk has all of them to do before any is waited for.
+    for (offset, length) in ranges {
+        fadvise(&file, *offset, std::num::NonZeroU64::new(*length), Advice::WillNeed)?;
+    }
+    let mut chunk = vec![0; CHUNK];
+    for (offset, length) in ranges {
+        let mut at = 0;
+        while at < *length {
+            let some = usize::try_from(length - at).map_or(CHUNK, |left| left.min(CHUNK));
+            file.read_exact_at(&mut chunk[..some], offset + at)?;
+            at += some as u64;
+        }
+    }
+    Ok(())
+}
+
 /// What a file takes on its disk, bytes: what was never written of it takes nothing.
 ///
 /// # Errors
@@ -94,6 +117,9 @@ mod tests {
             eprintln!("skipped: this file system keeps {left} bytes of a file that was dropped");
             return;
         }
+        load(&path, &[(4096, 8192), (1 << 20, 4096)]).expect("read");
+        assert_eq!(resident(&path).expect("read"), 12288);
+        assert!(load(&path, &[(3 << 20, 1)]).is_err(), "there is no more");
         read_through(&path).expect("read");
         assert_eq!(resident(&path).expect("read"), 3 << 20);
         assert!(stored(&path).expect("there") <= 3 << 20);

@@ -44,6 +44,19 @@ pub struct Snapshot {
     pub owners: Option<PathBuf>,
     /// True if it matters for how long the VMM's threads wait for a CPU.
     pub waits: bool,
+    /// True if the VMM may map its files, so that it matters for how long it waits for their pages.
+    pub mapped: bool,
+    /// What of it was loaded into the page cache before the run, if anything was.
+    pub loaded: Option<Loaded>,
+}
+
+/// Pages that were loaded before a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loaded {
+    /// How much, bytes.
+    pub bytes: u64,
+    /// How long it took, ns.
+    pub took_ns: Ns,
 }
 
 /// A file of a snapshot.

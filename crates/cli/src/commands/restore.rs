@@ -9,7 +9,9 @@ use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use vmeter_lab::at_once;
-use vmeter_lab::restore::{prefetch_list, restore, Cache, Method, RestoreOptions, RestoreResult};
+use vmeter_lab::restore::{
+    prefetch_list, restore, Cache, Method, Prefetch, RestoreOptions, RestoreResult,
+};
 use vmeter_lab::Shown;
 use vmeter_render::Target;
 use vmeter_session::failure::{failure, usage, Class};
@@ -50,6 +52,11 @@ pub struct Restore {
     /// length (default: no list).
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,
+    /// Load the pages of FILE, as --prefetch-list writes it, into the page cache before each restore. The word
+    /// `first` takes the pages of the warm-ups instead. vmeter restores in turn without that, and compares the
+    /// gain with the predicted one (default: nothing is loaded).
+    #[arg(long, value_name = "FILE")]
+    pub prefetch: Option<PathBuf>,
     /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
     #[arg(long)]
     pub no_boot: bool,
@@ -73,16 +80,28 @@ pub struct Restore {
 
 /// Writes the pages of the first way to restore that maps any.
 fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
-    let mut mapped = result.machines.iter().map(|machine| &machine.pages);
-    let pages = mapped.find(|pages| pages.runs > 0).ok_or_else(|| {
+    let mut all = result.machines.iter();
+    let mapped = all.find(|machine| machine.pages.runs > 0).ok_or_else(|| {
         failure(
             Class::Answer,
             "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to read ahead; \
              of QEMU's ways --method shared does",
         )
     })?;
-    vmeter_base::files::write_atomic(file, prefetch_list(pages).as_bytes())
+    let nonce = mapped.made.as_ref().and_then(|made| made.nonce.as_deref());
+    vmeter_base::files::write_atomic(file, prefetch_list(&mapped.pages, nonce).as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Which pages are to be loaded first.
+fn prefetch(file: &Path) -> anyhow::Result<Prefetch> {
+    const MOST: u64 = 256 << 20;
+    if file.as_os_str() == "first" {
+        return Ok(Prefetch::First);
+    }
+    let text = vmeter_base::files::read_limited(file, MOST)
+        .map_err(|error| usage(format!("--prefetch: {}: {error}", file.display())))?;
+    Ok(Prefetch::List(String::from_utf8_lossy(&text).into_owned()))
 }
 
 /// Makes snapshots, restores them, shows and exports.
@@ -109,6 +128,7 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
         images: arguments.image,
         methods: arguments.method,
         caches: caches.into_iter().filter(|(asked, _)| *asked).map(|(_, cache)| cache).collect(),
+        prefetch: arguments.prefetch.as_deref().map(prefetch).transpose()?,
         no_boot: arguments.no_boot,
         concurrency: arguments.concurrency,
         runs: arguments.runs.options()?,

@@ -83,15 +83,25 @@ pub(super) fn placed(files: &[PathBuf], cache: Cache) -> Result<Vec<ImageFile>> 
         .map_err(host)
         .with_context(|| failed(path))?;
     }
-    let mut known = Vec::new();
-    for path in files {
-        let resident = page_cache::resident(path).map_err(host).with_context(|| failed(path))?;
-        known.push(ImageFile { path: path.clone(), resident_bytes: Some(resident) });
-    }
+    let known = resident(files)?;
     if cache == Cache::Cold {
         check_cold(&known)?;
     }
     Ok(known)
+}
+
+/// How much of the files is in the page cache.
+///
+/// # Errors
+/// Class host: a file that cannot be read.
+pub(super) fn resident(files: &[PathBuf]) -> Result<Vec<ImageFile>> {
+    let of = |path: &PathBuf| {
+        let resident = page_cache::resident(path).map_err(host);
+        let resident =
+            resident.with_context(|| format!("{}: a file of the snapshot", path.display()))?;
+        Ok(ImageFile { path: path.clone(), resident_bytes: Some(resident) })
+    };
+    files.iter().map(of).collect()
 }
 
 /// Refuses to call cold what is not.

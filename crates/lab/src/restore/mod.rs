@@ -9,6 +9,7 @@ mod image;
 mod make;
 mod method;
 mod pages;
+mod prefetch;
 mod proof;
 pub mod report;
 mod result;
@@ -17,7 +18,8 @@ mod runner;
 pub use image::Cache;
 pub use make::Made;
 pub use method::Method;
-pub use pages::{prefetch_list, Pages};
+pub use pages::Pages;
+pub use prefetch::{prefetch_list, Gain, Prefetch};
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 
@@ -51,6 +53,7 @@ pub(crate) const BOOT: &str = "cold boot";
 /// Parameters of a session's machine: how it restores, and what is done to the page cache.
 const METHOD: &str = "method";
 const CACHE: &str = "cache";
+const PREFETCH: &str = "prefetch";
 /// What stands for the folder of a machine's snapshot.
 pub(crate) const PLACE: &str = "{image}";
 
@@ -70,6 +73,8 @@ pub struct RestoreOptions {
     pub methods: Vec<Method>,
     /// Whether the snapshot is in the page cache; warm, if empty.
     pub caches: Vec<Cache>,
+    /// Pages that are loaded first, in turn with restores without that.
+    pub prefetch: Option<Prefetch>,
     /// Leave out the cold boots.
     pub no_boot: bool,
     /// So many at once, each number in turn; one, if empty.
@@ -91,6 +96,8 @@ pub struct Config {
     /// Words of [`Cache`].
     caches: Vec<String>,
     no_boot: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefetch: Option<Prefetch>,
     concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
@@ -131,6 +138,7 @@ impl Measurement for RestoreOptions {
             images: self.images.clone(),
             methods: words(&self.methods),
             caches: words(caches),
+            prefetch: self.prefetch.clone(),
             // A boot beside so many restores would be another load.
             no_boot: self.no_boot || !self.concurrency.is_empty(),
             concurrency: self.concurrency.clone(),
@@ -146,6 +154,7 @@ impl Measurement for RestoreOptions {
         let some = |list: Vec<String>| (!list.is_empty()).then_some(list);
         given.option("--method", some(words(&self.methods)), begun.methods.clone());
         given.option("--cold and --warm", some(words(&self.caches)), begun.caches.clone());
+        given.option("--prefetch", self.prefetch.clone().map(Some), begun.prefetch.clone());
         given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
         at_once::note_given(given, &self.concurrency, &begun.concurrency);
         let images = (!self.images.is_empty()).then(|| self.images.clone());
@@ -216,8 +225,22 @@ impl Measurement for RestoreOptions {
 }
 
 impl RestoreOptions {
+    fn check_prefetch(&self) -> Result<()> {
+        match &self.prefetch {
+            Some(_) if !self.concurrency.is_empty() => {
+                Err(usage("--prefetch: not with --concurrency, whose VMs share one page cache"))
+            }
+            Some(Prefetch::First) if self.runs.warmup == Some(0) => Err(usage(
+                "--prefetch first takes the pages of the warm-ups: --warmup 1 or more, or the FILE of --prefetch-list",
+            )),
+            Some(Prefetch::List(text)) => prefetch::List::parse(text).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     fn check(&self) -> Result<()> {
         at_once::check(&self.concurrency)?;
+        self.check_prefetch()?;
         match (&self.create, &self.restore) {
             (Some(_), None) => Err(usage("--create: --restore CMD says how it is restored")),
             (None, Some(_)) => Err(usage("--restore: --create CMD says how the snapshot is made")),
@@ -235,6 +258,24 @@ impl RestoreOptions {
     }
 }
 
+/// A machine, and the same with pages that are loaded first, if that is asked for and its pages can be.
+fn with_prefetched(
+    config: &Config,
+    (one, target): (Prepared, Target),
+    all: &mut Vec<(Prepared, Target)>,
+) {
+    let twin = (config.prefetch.is_some() && target.may_map()).then(|| {
+        let mut twin = one.clone();
+        twin.session.label = format!("{}, prefetched", one.session.label);
+        let chosen = ResolvedOption::new("loaded first", "pages of the snapshot", "--prefetch");
+        twin.session.chosen.push(chosen);
+        twin.session.parameters.push((PREFETCH.into(), one.session.label.clone()));
+        (twin, target.clone().prefetched())
+    });
+    all.push((one, target));
+    all.extend(twin);
+}
+
 /// The user's commands: a machine for each state of the page cache.
 fn of_commands(config: &Config, restore: &str) -> Result<Vec<(Prepared, Target)>> {
     let spec = MachineSpec { command: split(restore), ..config.spec.clone() };
@@ -243,7 +284,7 @@ fn of_commands(config: &Config, restore: &str) -> Result<Vec<(Prepared, Target)>
         let label = if cache == Cache::Cold { "restore, cold" } else { "restore" };
         let mut prepared = prepare_with(label, &spec, &cache_dir()?, &Wishes::default())?;
         prepared.session.parameters = vec![(CACHE.into(), cache.word().into())];
-        all.push((prepared, Target::given(cache)));
+        with_prefetched(config, (prepared, Target::given(cache)), &mut all);
     }
     Ok(all)
 }
@@ -297,8 +338,13 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
             let parameters = parameters.map(|(name, word)| (name.to_owned(), word.to_owned()));
             one.session.parameters = parameters.to_vec();
             let target = Target::of_qemu(method, cache, &base.machine, memory_mib);
-            all.push((one, target));
+            with_prefetched(config, (one, target), &mut all);
         }
+    }
+    if config.prefetch.is_some() && !all.iter().any(|(_, target)| target.prefetched) {
+        return Err(usage(
+            "--prefetch: no VMM maps this snapshot; of QEMU's ways --method shared does",
+        ));
     }
     if !config.no_boot {
         all.push((base, Target::boot()));

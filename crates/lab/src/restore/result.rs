@@ -2,6 +2,7 @@
 
 use super::make::Made;
 use super::pages::{of_runs, Pages};
+use super::prefetch::{gains, of_another, Gain};
 use super::proof::{self, judge, Proof};
 use super::{Cache, Config, BOOT, CACHE, METHOD};
 use crate::bench::sampled;
@@ -27,6 +28,8 @@ pub struct RestoreResult {
     pub boot: Option<BootResult>,
     /// Each of the machines against the boot.
     pub comparisons: Vec<Comparison>,
+    /// What loading pages first gained.
+    pub prefetch: Vec<Gain>,
     /// For the user.
     pub warnings: Vec<String>,
     /// What could be done next.
@@ -97,6 +100,7 @@ pub fn result(session: &Session) -> Result<RestoreResult> {
     let refused = refused.into_iter();
     warnings.extend(refused.map(|n| format!("{} is not compared with {}: {}", n.b, n.a, n.why)));
     warnings.extend(config.skipped.iter().cloned());
+    warnings.extend(of_another(&config));
     for machine in &machines {
         warnings.extend(remarks(machine));
     }
@@ -104,7 +108,8 @@ pub fn result(session: &Session) -> Result<RestoreResult> {
     let hints =
         vec![format!("vmeter report {} -o restore.html", vmeter_base::shell::quote(&saved_in))];
     let envelope = envelope::envelope(&session.record);
-    Ok(RestoreResult { envelope, machines, boot, comparisons, warnings, hints, saved_in })
+    let prefetch = gains(session, &config, &finished);
+    Ok(RestoreResult { envelope, machines, boot, comparisons, prefetch, warnings, hints, saved_in })
 }
 
 fn restored(
@@ -142,7 +147,7 @@ fn restored(
 
 /// Share of a run's snapshot that was in the page cache before it.
 fn resident(run: &RunRecord) -> Option<f64> {
-    let files = snapshot_files::known(run);
+    let files = snapshot_files::known(run).files;
     let all: u64 = files.iter().map(|file| file.bytes).sum();
     let there = files.iter().map(|file| file.resident_bytes).sum::<Option<u64>>()?;
     (all > 0).then(|| there as f64 / all as f64)
@@ -177,6 +182,9 @@ fn remarks(machine: &Restored) -> Vec<String> {
             "{label}: nothing proves that the guest was restored and not booted in {unproven} of {} runs: {why}",
             machine.proofs.len()
         ));
+    }
+    if let Some(why) = machine.pages.unknown_waits.as_ref().filter(|_| machine.pages.runs > 0) {
+        said.push(format!("{label}: how long it waited for its pages is not known: {why}"));
     }
     let unnamed = machine.made.as_ref().and_then(|made| made.unnamed.as_deref());
     if let Some(why) = unnamed.filter(|_| machine.pages.runs > 0) {

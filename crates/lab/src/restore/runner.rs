@@ -1,11 +1,12 @@
 //! Making the snapshots of a session, and carrying out its restores.
 
-use super::image::{placed, Cache};
+use super::image::{placed, resident, Cache};
 use super::make::{by_command, by_qemu, Made, OfQemu};
 use super::method::Method;
 use super::pages;
+use super::prefetch::{self, list_of};
 use super::proof;
-use super::{Config, PLACE};
+use super::{Config, Prefetch, PLACE};
 use crate::at_once::at_once;
 use crate::booter::Recorder;
 use crate::boots::{self, BootRequest, Booter};
@@ -16,8 +17,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use vmeter_machine::backend::Machine;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord};
-use vmeter_record::recorder::Snapshot;
-use vmeter_session::failure::usage;
+use vmeter_record::recorder::{Loaded, Snapshot};
+use vmeter_session::failure::{failure, usage, Class};
 use vmeter_session::folder::{note_tree, own_tree, IMAGE};
 use vmeter_session::{Runner, Session, Watch};
 
@@ -36,6 +37,8 @@ pub(super) struct Target {
     /// The same as it is booted to be saved, its console on standard output.
     booted: Vec<OsString>,
     memory_mib: u64,
+    /// Pages are loaded before the VMM starts.
+    pub prefetched: bool,
 }
 
 impl Target {
@@ -52,16 +55,29 @@ impl Target {
             machine: machine.argv.clone(),
             booted: machine.plan().argv,
             memory_mib,
+            prefetched: false,
         }
     }
 
     /// A machine that boots.
     pub fn boot() -> Self {
-        Target { cache: None, method: None, machine: Vec::new(), booted: Vec::new(), memory_mib: 0 }
+        Target {
+            cache: None,
+            method: None,
+            machine: Vec::new(),
+            booted: Vec::new(),
+            memory_mib: 0,
+            prefetched: false,
+        }
+    }
+
+    /// The same with pages that are loaded first.
+    pub fn prefetched(self) -> Self {
+        Target { prefetched: true, ..self }
     }
 
     /// True where the guest's RAM may be a file that is mapped.
-    fn may_map(&self) -> bool {
+    pub fn may_map(&self) -> bool {
         self.method.is_none_or(|method| method == Method::Shared)
     }
 
@@ -83,13 +99,22 @@ pub struct Restores {
     made: Vec<Option<Made>>,
     /// The folder of all snapshots.
     images: PathBuf,
+    /// What the session is begun with.
+    config: Config,
 }
 
 impl Restores {
     pub(super) fn new(recorder: Recorder, targets: Vec<Target>) -> Self {
         let argv = recorder.machines.iter().map(|one| one.machine.argv.clone()).collect();
         let made = vec![None; targets.len()];
-        Restores { recorder, targets, argv, made, images: PathBuf::new() }
+        Restores {
+            recorder,
+            targets,
+            argv,
+            made,
+            images: PathBuf::new(),
+            config: Config::default(),
+        }
     }
 
     /// As [`Recorder::widen`].
@@ -118,6 +143,7 @@ impl Restores {
     ) -> Result<Vec<Made>> {
         let place = std::path::absolute(own_tree(&session.dir, IMAGE)?)?;
         self.images = place;
+        self.config = config.clone();
         let mut new = Vec::new();
         for at in 0..self.targets.len() {
             let target = self.targets[at].clone();
@@ -180,7 +206,7 @@ impl Restores {
     }
 
     /// Fills in the place of a machine's snapshot, and sees to the page cache.
-    fn ready(&mut self, at: usize) -> Result<()> {
+    fn ready(&mut self, at: usize, warmup: bool) -> Result<()> {
         let target = &self.targets[at];
         let (Some(cache), Some(made)) = (target.cache, &self.made[at]) else { return Ok(()) };
         let image = self.images.join(target.folder());
@@ -192,9 +218,43 @@ impl Restores {
         };
         let commands = target.method.map_or_else(Vec::new, |method| method.commands(&image));
         let waits = at_once(&prepared.session) > 1;
-        let files = placed(&made.files, cache)?;
+        let mut files = placed(&made.files, cache)?;
+        let loaded = if target.prefetched { self.load(&made.files, &image, warmup)? } else { None };
+        if loaded.is_some() {
+            files = resident(&made.files)?;
+        }
+        let mapped = target.may_map() && !waits;
+        let prepared = &mut self.recorder.machines[at];
         let owners = Some(image.join(pages::OWNERS)).filter(|path| path.is_file());
-        prepared.snapshot = Some(Snapshot { files, commands, owners, waits });
+        prepared.snapshot = Some(Snapshot { files, commands, owners, waits, mapped, loaded });
+        Ok(())
+    }
+
+    /// Loads the pages that are to be there before the VMM starts. A warm-up may come before those that say
+    /// which.
+    fn load(&self, files: &[PathBuf], image: &Path, warmup: bool) -> Result<Option<Loaded>> {
+        match list_of(&self.config, image)? {
+            Some(list) => list.load(files).map(Some),
+            None if warmup => Ok(None),
+            None => Err(failure(
+                Class::Answer,
+                "--prefetch first: no warm-up mapped a file of its snapshot, so there are no pages to load",
+            )),
+        }
+    }
+
+    /// Notes the pages of a warm-up, if later restores are to have them loaded first.
+    fn note_pages(
+        &self,
+        target: &Target,
+        request: &BootRequest<'_>,
+        run: &RunRecord,
+    ) -> Result<()> {
+        let first = self.config.prefetch == Some(Prefetch::First);
+        if first && request.planned.warmup && target.may_map() && !target.prefetched {
+            let image = self.images.join(target.folder());
+            prefetch::narrow(&image, &(request.dir.to_owned(), run.clone()))?;
+        }
         Ok(())
     }
 }
@@ -239,7 +299,7 @@ impl Runner<PlannedRun> for Restores {
         if at >= self.targets.len() {
             return Err(usage(format!("session.json: run {} names no machine", request.index)));
         }
-        self.ready(at)?;
+        self.ready(at, request.planned.warmup)?;
         let mut run = self.recorder.boot(request)?;
         if let Some(made) = &self.made[at] {
             let until = self.recorder.machines[at].until.pattern();
@@ -249,6 +309,7 @@ impl Runner<PlannedRun> for Restores {
                 let how = format!("the guest was booted, not restored: {why}");
                 run.outcome = Outcome::UnexpectedEnd { how };
             }
+            self.note_pages(&self.targets[at], request, &run)?;
             // QEMU writes to a qcow2 file that it only reads from.
             note_tree(&self.images)?;
         }

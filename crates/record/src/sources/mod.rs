@@ -10,6 +10,7 @@ pub mod kvm_trace;
 pub mod log_growth;
 pub mod mock;
 pub mod monitor;
+pub mod page_faults;
 pub mod qemu_trace;
 pub mod snapshot_files;
 pub mod snapshot_pages;
@@ -34,6 +35,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &qemu_trace::QemuTrace,
         &snapshot_files::SnapshotFiles,
         &snapshot_pages::SnapshotPages,
+        &page_faults::PageFaults,
         &tcg_plugin::TcgPlugin,
         &kvm_trace::KvmTrace,
         &vmm_memory::VmmMemory,

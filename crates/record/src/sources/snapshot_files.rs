@@ -6,7 +6,7 @@
 //! event here. The largest file holds the RAM, the others hold states; one file alone holds both.
 
 use super::{qemu_trace, read_bounded};
-use crate::recorder::{self, Context, ImageFile, Live, Recorder, Saved, SourceError};
+use crate::recorder::{self, Context, ImageFile, Live, Loaded, Recorder, Saved, SourceError};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -62,6 +62,9 @@ pub struct Parameters {
     /// The files.
     #[serde(default)]
     pub files: Vec<Known>,
+    /// What was loaded of them before the run, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loaded: Option<Loaded>,
 }
 
 /// What happened to a file.
@@ -79,11 +82,11 @@ pub enum What {
 type Heard = Vec<(Ns, usize, What)>;
 
 /// What was noted of the files of a run's snapshot, if it was of one.
-pub fn known(run: &RunRecord) -> Vec<Known> {
+pub fn known(run: &RunRecord) -> Parameters {
     let source = run.sources.iter().find(|source| source.name == NAME);
     let map = source.map(|source| source.parameters.clone().into_iter().collect());
     let parameters = map.and_then(|map| serde_json::from_value(Value::Object(map)).ok());
-    parameters.unwrap_or(Parameters::default()).files
+    parameters.unwrap_or_default()
 }
 
 impl Recorder for SnapshotFiles {
@@ -95,8 +98,10 @@ impl Recorder for SnapshotFiles {
         let snapshot = context.snapshot.filter(|_| context.watch != WatchLevel::None)?;
         let files: Vec<ImageFile> = snapshot.files.iter().take(MOST_FILES).cloned().collect();
         let path = context.dir.join(FILE);
-        (!files.is_empty())
-            .then(|| Box::new(Recording { files, path, listening: None, heard: None }) as _)
+        (!files.is_empty()).then(|| {
+            let loaded = snapshot.loaded;
+            Box::new(Recording { files, path, loaded, listening: None, heard: None }) as _
+        })
     }
 
     fn read(
@@ -210,6 +215,7 @@ fn open_spans(heard: &Heard) -> Vec<(Ns, Ns, usize)> {
 struct Recording {
     files: Vec<ImageFile>,
     path: PathBuf,
+    loaded: Option<Loaded>,
     listening: Option<Listening>,
     /// What was heard until the VMM was stopped for its end, which closes its files.
     heard: Option<(String, Vec<Known>)>,
@@ -315,7 +321,7 @@ impl Live for Recording {
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
         let clock = "CLOCK_MONOTONIC when the event was taken";
-        let parameters = Parameters { files };
+        let parameters = Parameters { files, loaded: self.loaded };
         Ok(Some(recorder::record::<SnapshotFiles>(&[FILE], clock, ERROR_NS, &parameters)))
     }
 }

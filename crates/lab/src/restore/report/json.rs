@@ -3,6 +3,7 @@
 use crate::boot::report::json::{Activity, Run};
 use crate::json_common::{Comparison, Machine, Phase};
 use crate::restore::make::Made;
+use crate::restore::prefetch::Gain;
 use crate::restore::result::{RestoreResult, Restored};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate, Word};
@@ -18,6 +19,7 @@ exported! {
             result.boot.as_ref().map(|boot| Booted { total: exported(&boot.total) })
         },
         comparisons: Vec<Comparison<'a>>,
+        prefetch: Vec<GainRow<'a>>,
         pages: Vec<Page<'a>> = |result| {
             let each = |machine: &'a Restored| {
                 let label = machine.label();
@@ -27,7 +29,7 @@ exported! {
                     faults: of.pages,
                     written: of.written,
                     always: of.always,
-                    waited_s: None,
+                    waited_s: of.waited_s,
                 })
             };
             result.machines.iter().flat_map(each).collect()
@@ -40,6 +42,18 @@ exported! {
             let restores = result.machines.iter().flat_map(|machine| &machine.runs.runs);
             restores.chain(boots).map(Run::of).collect()
         },
+    }
+
+    struct GainRow<'a> of Gain {
+        label: &'a str,
+        against: &'a str,
+        pages: u64,
+        load: Estimate,
+        predicted: Option<Estimate> = |gain| gain.predicted.as_ref().ok().map(exported),
+        unknown: Option<&'a str> = |gain| gain.predicted.as_ref().err().map(String::as_str),
+        found: Estimate,
+        beyond: Option<Estimate>,
+        within: Option<bool> = |gain| gain.within(),
     }
 
     struct Row<'a> of Restored {

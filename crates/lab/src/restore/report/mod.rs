@@ -2,6 +2,7 @@
 
 mod json;
 
+use super::prefetch::Gain;
 use super::result::{RestoreResult, Restored};
 use super::Proof;
 use crate::boot::report::BootReport;
@@ -10,6 +11,7 @@ use vmeter_base::shell;
 use vmeter_model::result::{BootResult, Envelope};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::Estimate;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, percent, plural, Quantity, Unit};
@@ -179,7 +181,8 @@ impl<'a> RestoreReport<'a> {
             Column { shrinks_to: Some(24), ..Column::name("owner") },
             Column::number("pages", 0),
             Column::number("written", 1),
-            Column::number("in every run", 0),
+            Column::number("in every run", 1),
+            Column::number("waited", 0),
             Column::text("snapshot", 2),
         ]);
         for machine in &self.result.machines {
@@ -189,11 +192,43 @@ impl<'a> RestoreReport<'a> {
                     Cell::Text(format!("{:.0}", of.pages)),
                     Cell::Text(format!("{:.0}", of.written)),
                     Cell::Text(of.always.to_string()),
+                    of.waited_s.map_or_else(|| Cell::Text("-".into()), cell),
                     Cell::Text(machine.label().to_owned()),
                 ]);
             }
         }
         (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// What loading pages first should gain, and does.
+    fn prefetch(&self, document: &mut Document) {
+        if self.result.prefetch.is_empty() {
+            return;
+        }
+        let note = "predicted: what restores without it waited for these pages; mean ± 95 % CI";
+        document.heading("Pages that are loaded first", note);
+        let mut table = Table::new(vec![
+            Column::name("snapshot"),
+            Column::number("pages", 1),
+            Column::number("loaded in", 0),
+            Column::number("predicted gain", 0),
+            Column::number("found gain", 0),
+        ]);
+        let time = |estimate: &Estimate| Cell::Inline(Quantity::of(estimate, Unit::Seconds));
+        for gain in &self.result.prefetch {
+            let predicted = gain.predicted.as_ref();
+            table.row(vec![
+                Cell::Name(gain.against.clone()),
+                Cell::Text(gain.pages.to_string()),
+                time(&gain.load),
+                predicted.map_or_else(|_| Cell::Text("not known".into()), time),
+                time(&gain.found),
+            ]);
+        }
+        document.push(Block::Table(table));
+        for gain in &self.result.prefetch {
+            document.push(Block::Paragraph(prediction(gain)));
+        }
     }
 
     fn facts(&self) -> Vec<Fact> {
@@ -221,6 +256,26 @@ impl<'a> RestoreReport<'a> {
         });
         let RestoreResult { warnings, hints, saved_in, .. } = self.result;
         failed.chain(closing_notices(warnings, hints, saved_in)).collect()
+    }
+}
+
+/// Whether a prediction holds.
+fn prediction(gain: &Gain) -> String {
+    let label = &gain.against;
+    match (&gain.predicted, gain.within(), &gain.beyond) {
+        (Err(why), ..) => format!("{label}: nothing is predicted: {why}."),
+        (_, Some(true), _) => {
+            format!("{label}: the found gain agrees with the prediction: their difference's interval contains 0.")
+        }
+        (_, Some(false), Some(beyond)) => {
+            let more = if beyond.mean > 0.0 { "more" } else { "less" };
+            let mut ends = beyond.ci95.map(f64::abs);
+            ends.sort_by(f64::total_cmp);
+            let [low, high] = ends.map(compact_seconds);
+            let by = compact_seconds(beyond.mean.abs());
+            format!("{label}: the found gain is {by} [{low}, {high}] {more} than predicted.")
+        }
+        _ => format!("{label}: there are too few runs to compare both gains."),
     }
 }
 
@@ -301,6 +356,7 @@ impl Report for RestoreReport<'_> {
             document.heading("Mapped at the first answer", note);
             document.push(Block::Table(table));
         }
+        self.prefetch(&mut document);
         if let Some(at) = self.fastest().filter(|_| self.long || detail != Detail::Glance) {
             self.machines[at].timeline_blocks(&mut document);
         }

@@ -1,0 +1,212 @@
+//! How long the VMM's threads waited for each page of a snapshot's files that are mapped: by the host
+//! kernel's page faults ([`vmeter_machine::page_faults`]), from the VMM's exec to the run's end.
+//!
+//! Under KVM the kernel takes a guest's faults itself, which are no such events. It counts all the same how
+//! many major faults a process had, so that it is known when some were not seen.
+
+use super::read_bounded;
+use crate::owners::PAGE;
+use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use vmeter_machine::launch::Tracee;
+use vmeter_machine::page_faults::{taken, Watching};
+use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::{Event, EventKind, Ns};
+
+/// Name in [`SourceRecord::name`].
+pub const NAME: &str = "page-faults";
+
+/// Faults, a line each: begin (`CLOCK_MONOTONIC`, ns), ns until it was done, number of the file, page of
+/// it, `major` or `minor`, thread.
+const FILE: &str = "page-faults.txt";
+/// The kernel reads its clock when it begins and when it is done.
+const ERROR_NS: Ns = 1_000;
+/// Of the faults that the kernel counted, this share at least must have been seen.
+const ENOUGH: f64 = 0.99;
+
+/// The page faults of a snapshot's files.
+pub struct PageFaults;
+
+/// A page fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    /// When it began, ns of `CLOCK_MONOTONIC`.
+    pub at: Ns,
+    /// How long it took, ns.
+    pub took: Ns,
+    /// Number of the snapshot's file.
+    pub file: usize,
+    /// Page of the file.
+    pub page: u64,
+    /// True if the thread waited until the page was read.
+    pub major: bool,
+    /// The thread.
+    pub thread: i32,
+}
+
+/// What is known besides the faults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parameters {
+    /// The files, by their numbers.
+    #[serde(default)]
+    pub files: Vec<PathBuf>,
+    /// Stamps that were lost.
+    #[serde(default)]
+    pub lost: u64,
+    /// Major faults of the process, and those of them that were seen.
+    #[serde(default)]
+    pub major: (u64, u64),
+}
+
+impl Parameters {
+    /// In words what is missing, if too much is for the waits to be known.
+    pub fn missing(&self) -> Option<String> {
+        let (counted, seen) = self.major;
+        if self.lost > 0 {
+            return Some(format!("{} stamps of page faults were lost", self.lost));
+        }
+        // The exec itself has some, before anybody looks.
+        let few = (counted as f64 * ENOUGH).floor() as u64;
+        (seen + 2 < few).then(|| {
+            format!(
+                "the kernel counted {counted} major faults of the VMM and {seen} of them were seen: those that KVM \
+                 has for a guest are not"
+            )
+        })
+    }
+}
+
+impl Recorder for PageFaults {
+    type Parameters = Parameters;
+    type Raw = (Vec<Waited>, Parameters);
+    const NAME: &'static str = NAME;
+
+    fn live(&self, context: &Context<'_>) -> Option<Box<dyn Live>> {
+        let snapshot = context.snapshot.filter(|_| context.watch != WatchLevel::None)?;
+        let files = snapshot.files.iter().map(|file| file.path.clone()).collect();
+        let path = context.dir.join(FILE);
+        let recording = Recording { files, path, watching: None, before: 0, found: None };
+        snapshot.mapped.then(|| Box::new(recording) as _)
+    }
+
+    fn read(
+        &self,
+        dir: &Path,
+        source: &SourceRecord,
+        parameters: Parameters,
+    ) -> Result<Self::Raw, SourceError> {
+        let text = read_bounded(dir, source, 0)?;
+        Ok((parse(&String::from_utf8_lossy(&text)), parameters))
+    }
+
+    fn decode(
+        &self,
+        (raw, _): &Self::Raw,
+        source: &SourceRecord,
+        saved: &Saved<'_>,
+    ) -> Result<Vec<Event>, SourceError> {
+        let major = raw.iter().filter(|fault| fault.major).count() as u64;
+        let count = |name: &str, value: u64| Event {
+            at: saved.run.total_ns,
+            error_ns: source.error_ns,
+            source: NAME.into(),
+            insns: None,
+            what: EventKind::Count { name: name.into(), value },
+        };
+        Ok(vec![count("snapshot_faults", raw.len() as u64), count("snapshot_major_faults", major)])
+    }
+}
+
+fn parse(text: &str) -> Vec<Waited> {
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let (at, took) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let (file, page) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let major = words.next()? == "major";
+        Some(Waited { at, took, file, page, major, thread: words.next()?.parse().ok()? })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+struct Recording {
+    files: Vec<PathBuf>,
+    path: PathBuf,
+    watching: Option<Watching>,
+    /// Major faults that the process had when it was first looked at.
+    before: u64,
+    found: Option<(String, Parameters)>,
+}
+
+impl Live for Recording {
+    fn exec(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        // Of a wrapper nothing is kept.
+        drop(self.watching.take().and_then(Watching::end));
+        self.before = taken(tracee.pid).unwrap_or(0);
+        let failed =
+            |error| SourceError::Other(format!("{NAME}: waits for pages are not timed: {error}"));
+        self.watching = Some(Watching::start(tracee.pid).map_err(failed)?);
+        Ok(())
+    }
+
+    fn exiting(&mut self, tracee: &Tracee) -> Result<(), SourceError> {
+        let Some(found) = self.watching.take().and_then(Watching::end) else { return Ok(()) };
+        let io = |error| SourceError::Io { path: format!("/proc/{}", tracee.pid).into(), error };
+        let counted = taken(tracee.pid).map_err(io)?.saturating_sub(self.before);
+        let own = |mapping: &vmeter_machine::launch::Mapping| {
+            let file = self.files.iter().position(|file| file.as_os_str() == mapping.path.as_str());
+            file.map(|file| (mapping.start..mapping.end, mapping.offset, file))
+        };
+        let mapped: Vec<_> = tracee.mappings().map_err(io)?.iter().filter_map(own).collect();
+        let (mut text, mut seen) = (String::new(), 0);
+        for fault in found.all.iter().filter(|fault| fault.process == tracee.pid) {
+            seen += u64::from(fault.major);
+            let of = mapped.iter().find(|(range, ..)| range.contains(&fault.address));
+            let Some((range, offset, file)) = of else { continue };
+            let page = (fault.address - range.start + offset) / PAGE;
+            let how = if fault.major { "major" } else { "minor" };
+            let _ =
+                writeln!(text, "{} {} {file} {page} {how} {}", fault.at, fault.took, fault.thread);
+        }
+        let (files, lost) = (self.files.clone(), found.lost);
+        let known = (!mapped.is_empty())
+            .then_some((text, Parameters { files, lost, major: (counted, seen) }));
+        self.found = known;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, _: Ns) -> Result<Option<SourceRecord>, SourceError> {
+        let Some((text, parameters)) = self.found else { return Ok(None) };
+        let io = |error| SourceError::Io { path: self.path.clone(), error };
+        std::fs::write(&self.path, text).map_err(io)?;
+        let clock = "CLOCK_MONOTONIC by perf's events";
+        Ok(Some(recorder::record::<PageFaults>(&[FILE], clock, ERROR_NS, &parameters)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_was_not_seen_is_said() {
+        let parameters = |lost, major| Parameters { lost, major, ..Parameters::default() };
+        assert_eq!(parameters(0, (400, 397)).missing(), None);
+        assert_eq!(parameters(0, (3, 1)).missing(), None, "the exec's own");
+        let kvm = parameters(0, (400, 20)).missing().expect("most are");
+        assert!(kvm.contains("400") && kvm.contains("20"), "{kvm}");
+        assert!(parameters(1, (0, 0)).missing().is_some());
+        let found = parse("5 70 0 33 major 9\nx\n6 1 0 34 minor 9\n");
+        let shown: Vec<_> = found.iter().map(|w| (w.at, w.took, w.page, w.major)).collect();
+        assert_eq!(shown, [(5, 70, 33, true), (6, 1, 34, false)]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text(text in "[0-9 a-z\n]{0,200}") {
+            let _ = parse(&text);
+        }
+    }
+}
