@@ -209,3 +209,45 @@ fn an_interrupted_session_keeps_its_snapshot_and_goes_on_with_it() {
     has_no_image(&dir);
     assert!(before.elapsed().is_ok());
 }
+
+/// What a traced wave of four waits for, where each VM does `work` before it answers; none if this host traces
+/// nothing.
+fn waits_of_four(work: &str) -> Option<Value> {
+    let lab = Lab::new();
+    let script = format!("#!/bin/sh\n: <\"$1/ram\"\n{work}\necho answer n1\nexec sleep 100\n");
+    let vmm = lab.script("vmm", &script);
+    let restore = format!("{} {{image}}", text(&vmm));
+    let (create, dir) = (create("n1"), lab.path("session"));
+    let ran = lab.run(&[
+        &["restore", "--create", &create, "--restore", &restore, "--ready", READY][..],
+        &["--concurrency", "1,4", "--runs", "3", "--warmup", "1", "--save", text(&dir)],
+        &["--export-json", "-"],
+    ]
+    .concat());
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let levels = parsed(&ran)["concurrency"][0]["levels"].clone();
+    let (one, four) = (&levels[0], &levels[1]);
+    assert_eq!((&one["at_once"], &four["at_once"]), (&1.into(), &4.into()));
+    assert_eq!(four["samples_s"].as_array().map(Vec::len), Some(12), "a traced wave is no sample");
+    assert!(one["waits_for"].is_null(), "one VM waits for no other: {one}");
+    if let Some(why) = four["unknown"].as_str() {
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    Some(four["waits_for"].clone())
+}
+
+/// All instances take turns with one lock.
+#[test]
+fn a_lock_of_all_is_what_several_at_once_wait_for() {
+    let lab = Lab::new();
+    let lock = lab.path("lock");
+    let work = format!("exec 9>{}; flock 9; sleep 0.15; exec 9>&-", text(&lock));
+    let Some(waits) = waits_of_four(&work) else { return };
+    assert_eq!(waits["kind"], "lock", "{waits}");
+    assert!(waits["lock"].as_str().is_some_and(|lock| lock.contains("flock")), "{waits}");
+    assert!(waits["share"].as_f64().is_some_and(|share| share > 0.3), "{waits}");
+    // The same without the lock.
+    let Some(waits) = waits_of_four("sleep 0.15") else { return };
+    assert_ne!(waits["kind"], "lock", "{waits}");
+}

@@ -22,7 +22,7 @@ use vmeter_session::failure::{host, usage};
 use vmeter_session::Interrupt;
 use vmeter_trace::select::glob;
 use vmeter_trace::Input;
-use vmeter_tracefs::{Plan, Tracefs};
+use vmeter_tracefs::{Instance, Plan, Tracefs};
 
 /// How long a command may take to end once it is asked to.
 const GRACE: Duration = Duration::from_millis(300);
@@ -259,6 +259,22 @@ pub fn record(
     let (events, lost) = count(&options.output)?;
     let Ended { status, killed_by } = ended;
     Ok(Recording { events, lost, bytes, limited, clock, threads: of_program, status, killed_by })
+}
+
+/// Begins to record what the preset `explain` has of the processes that this one starts from now on, and of the
+/// kernel's threads; the pages are kept in `folder`.
+///
+/// # Errors
+/// A host whose tracefs can't be used.
+pub fn of_children(folder: &Path) -> Result<Instance> {
+    let tracefs = Tracefs::find().map_err(host)?;
+    let events =
+        expand(&tracefs, &RecordOptions { presets: vec![EXPLAIN], ..RecordOptions::default() })?;
+    let names: Vec<&str> = events.iter().map(String::as_str).collect();
+    let plan = Plan::new(&names).of_own_children().spool(folder).with_symbols();
+    let instance = tracefs.record(&plan).map_err(host)?;
+    instance.follow(&kernel_threads()).map_err(host)?;
+    Ok(instance)
 }
 
 /// Events of the kernel that match.

@@ -1,6 +1,6 @@
 //! Boots for real, through the recorder.
 
-use crate::at_once::{at_once, widened, Waves};
+use crate::at_once::{is_spread, widened, Waves};
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::Prepared;
 use anyhow::{Context as _, Result};
@@ -57,9 +57,9 @@ impl Recorder {
 
 impl Booter for Recorder {
     fn boot(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
-        match at_once(request.machine) {
-            1 => self.one(request),
-            _ => self.waves.run(request, |request| self.one(request)),
+        match is_spread(request.machine) {
+            true => self.waves.run(request, |request| self.one(request)),
+            false => self.one(request),
         }
     }
 }

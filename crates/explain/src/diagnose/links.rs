@@ -1,7 +1,7 @@
 //! A path as steps and as links of a chain, each with its figures.
 
 use super::cause::Cause;
-use super::path::Path;
+use super::path::{Edge, Path};
 use crate::detect::growth::calls_grow;
 use crate::detect::segments::{Doing, NoCpu, PathSegment, Sum};
 use crate::detect::{is_grace, View};
@@ -33,7 +33,10 @@ impl Cause<'_> {
             };
             let who = level.who.map_or_else(|| view.frame(path.root), |who| view.threads(who));
             let share = ticks as f64 / whole as f64;
-            Some(Step { who, doing, time_s: view.seconds(ticks), share })
+            let own = path.own_lock(view, at);
+            let lock = path.hop(at + 1).is_some_and(|hop| hop.edge == Edge::Lock)
+                || own.is_some_and(|(_, waits, _)| waits.saturating_mul(2) >= level.all.ticks);
+            Some(Step { who, doing, time_s: view.seconds(ticks), share, lock })
         });
         steps.collect()
     }

@@ -1,6 +1,7 @@
 //! What so many VMs at once come to: how long each takes, what the slowest waited for, how long
 //! they take to be gone, and from how many on it gets worse.
 
+use super::tail::{waits_for, WaitsFor};
 use super::{at_once, is_spread};
 use std::collections::BTreeMap;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
@@ -37,6 +38,8 @@ pub struct Level {
     pub to_last_exit: Estimate,
     /// What the slowest waited for, if there is a slowest.
     pub slowest: Option<Slowest>,
+    /// What the VMs of a traced wave waited for; or why that is not known.
+    pub waits_for: Result<Option<WaitsFor>, String>,
 }
 
 /// What the slowest runs of a level took more than its typical one, means, s.
@@ -94,6 +97,11 @@ pub fn levels(
     }
     for levels in found.values_mut() {
         levels.all.sort_by_key(|level| level.at_once);
+        let fewest = levels.all.first().map(|level| level.label.clone());
+        for level in levels.all.iter_mut().filter(|level| level.at_once > 1) {
+            let vs = fewest.as_deref().filter(|fewest| *fewest != level.label);
+            level.waits_for = waits_for(finished, &level.label, vs);
+        }
         let points: Vec<(f64, Vec<f64>)> =
             levels.all.iter().map(|l| (f64::from(l.at_once), l.samples_s.clone())).collect();
         let pairs: Vec<(f64, f64)> =
@@ -134,6 +142,7 @@ fn level(machine: &SessionMachine, runs: &[&RunRecord]) -> Option<Level> {
         tear_down: estimate(&tear_down),
         to_last_exit: estimate(&last.collect::<Vec<_>>()),
         slowest: slowest(runs),
+        waits_for: Ok(None),
         samples_s,
     })
 }

@@ -6,9 +6,11 @@
 
 mod levels;
 mod shown;
+mod tail;
 
 pub use levels::{levels, Knee, Level, Levels};
 pub use shown::shown;
+pub use tail::WaitsFor;
 
 use crate::boots::BootRequest;
 use crate::prepare::Prepared;
@@ -19,6 +21,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use vmeter_base::scratch::Scratch;
 use vmeter_model::run::{PlannedRun, SessionMachine};
 use vmeter_model::RunRecord;
+use vmeter_record::sources::wave_trace::FILE;
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, ResumeOverrides};
 
@@ -117,7 +120,7 @@ impl Waves {
             state.kept.clear();
             let scratch = Scratch::new().context("cannot make a folder for runs at once")?;
             let wave = wave_of(&state.plan, request.index, at_once(request.machine));
-            state.kept = carry_out(&wave, scratch.path(), request, boot)?;
+            state.kept = recorded(&wave, scratch.path(), request, boot)?;
             state.scratch = Some(scratch);
         }
         let kept = state.kept.remove(&request.index);
@@ -125,6 +128,27 @@ impl Waves {
         moved(&dir, request.dir).context("cannot save a run that was carried out with others")?;
         Ok(record)
     }
+}
+
+/// All runs of a wave; what the kernel does in a warm-up is traced, and kept with the first of them.
+fn recorded(
+    wave: &[u32],
+    folder: &Path,
+    request: &BootRequest<'_>,
+    boot: impl Fn(&BootRequest<'_>) -> Result<RunRecord> + Sync,
+) -> Result<BTreeMap<u32, (PathBuf, RunRecord)>> {
+    if !request.planned.warmup {
+        return carry_out(wave, folder, request, boot);
+    }
+    let (mut found, source) = tail::traced(folder, || carry_out(wave, folder, request, boot))?;
+    if let Some((dir, run)) = found.get_mut(&request.index) {
+        let trace = folder.join(FILE);
+        if trace.is_file() {
+            std::fs::rename(&trace, dir.join(FILE)).context("cannot keep the trace of a wave")?;
+        }
+        run.sources.push(source);
+    }
+    Ok(found)
 }
 
 /// All runs of a wave, each by a thread, begun together.

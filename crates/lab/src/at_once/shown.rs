@@ -2,16 +2,18 @@
 
 use super::is_spread;
 use super::levels::{levels, Knee, Level, Levels, Slowest};
+use super::tail::WaitsFor;
 use anyhow::Result;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
+use vmeter_explain::kind::Kind;
 use vmeter_model::result::Envelope;
 use vmeter_model::run::PlannedRun;
 use vmeter_render::document::{Block, Detail, Document};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
-use vmeter_render::quantity::{compact_seconds, p_value, Quantity, Unit};
+use vmeter_render::quantity::{compact_seconds, p_value, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Records, Report, RunTimeline};
 use vmeter_session::{Answer, Session, Views};
@@ -37,6 +39,19 @@ exported! {
         tear_down: Estimate,
         to_last_exit: Estimate,
         slowest: Option<SlowestRow>,
+        waits_for: Option<WaitsForRow<'a>> = |level| {
+            level.waits_for.as_ref().ok().and_then(Option::as_ref).map(WaitsForRow::of)
+        },
+        unknown: Option<&'a str> = |level| level.waits_for.as_ref().err().map(String::as_str),
+    }
+
+    struct WaitsForRow<'a> of WaitsFor {
+        kind: &'static str = |waits| waits.kind.name(),
+        who: &'a str,
+        lock: Option<&'a str> = |waits| Some(waits.lock.as_str()).filter(|lock| !lock.is_empty()),
+        share: f64,
+        summary: &'a str,
+        beyond: bool,
     }
 
     struct QuantileRow of Tail {
@@ -156,6 +171,7 @@ fn blocks(levels: &BTreeMap<String, Levels>, document: &mut Document) {
             if let Some(slowest) = &level.slowest {
                 document.push(Block::Paragraph(waited(level, slowest)));
             }
+            document.blocks.extend(cause(level).map(Block::Paragraph));
         }
         if levels.all.len() > 1 {
             document.push(Block::Paragraph(knee(levels)));
@@ -213,6 +229,28 @@ fn waited(level: &Level, slowest: &Slowest) -> String {
         time(slowest.cpu_s),
         time(slowest.rest_s),
     )
+}
+
+/// What the VMs of a traced wave waited for.
+fn cause(level: &Level) -> Option<String> {
+    let at_once = level.at_once;
+    let found = match &level.waits_for {
+        Ok(found) => found.as_ref()?,
+        Err(why) => {
+            return Some(format!("{at_once} at once: what they wait for is not known: {why}."))
+        }
+    };
+    let kind = match found.kind {
+        Kind::Lock => format!("a lock ({})", found.lock),
+        kind => kind.name().replace('-', " "),
+    };
+    let than = if found.beyond { " beyond what fewer VMs wait for" } else { "" };
+    Some(format!(
+        "{at_once} at once, in a traced warm-up, {} of the time of {}{than}: {kind}. {}",
+        percent(found.share),
+        found.who,
+        found.summary
+    ))
 }
 
 /// Where it gets worse, in words.

@@ -18,6 +18,7 @@ pub mod tcg_plugin;
 pub mod vmm_events;
 pub mod vmm_memory;
 pub mod vmm_threads;
+pub mod wave_trace;
 
 use crate::recorder::{AnyRecorder, SourceError};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &guest_printk::GuestPrintk,
         &guest_units::GuestUnits,
         &mock::Mock,
+        &wave_trace::WaveTrace,
     ]
 }
 
