@@ -218,12 +218,14 @@ fn waits_of_four(work: &str) -> Option<Value> {
     let vmm = lab.script("vmm", &script);
     let restore = format!("{} {{image}}", text(&vmm));
     let (create, dir) = (create("n1"), lab.path("session"));
-    let ran = lab.run(&[
-        &["restore", "--create", &create, "--restore", &restore, "--ready", READY][..],
-        &["--concurrency", "1,4", "--runs", "3", "--warmup", "1", "--save", text(&dir)],
-        &["--export-json", "-"],
-    ]
-    .concat());
+    let ran = lab.run(
+        &[
+            &["restore", "--create", &create, "--restore", &restore, "--ready", READY][..],
+            &["--concurrency", "1,4", "--runs", "3", "--warmup", "1", "--save", text(&dir)],
+            &["--export-json", "-"],
+        ]
+        .concat(),
+    );
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let levels = parsed(&ran)["concurrency"][0]["levels"].clone();
     let (one, four) = (&levels[0], &levels[1]);

@@ -68,7 +68,7 @@ impl Recorder {
     /// Plans each run as often as its machine runs at once.
     pub(crate) fn widen(&self, record: &mut SessionRecord) {
         record.plan = widened(std::mem::take(&mut record.plan), &record.machines);
-        self.waves.follow(&record.plan);
+        self.waves.follow(&record.plan, &record.machines);
     }
 
     /// One boot, whatever else is booted meanwhile.

@@ -2,7 +2,7 @@
 //! they take to be gone, and from how many on it gets worse.
 
 use super::tail::{waits_for, WaitsFor};
-use super::{at_once, is_spread};
+use super::{at_once, is_spread, OF};
 use std::collections::BTreeMap;
 use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
 use vmeter_model::time::seconds;
@@ -90,7 +90,8 @@ pub fn levels(
         let own = finished.iter().map(|(_, run)| run).filter(|run| run.label == machine.label);
         let own: Vec<&RunRecord> =
             own.filter(|run| !run.warmup && run.outcome == Outcome::Done).collect();
-        let shared = machine.label.rsplit_once(", ").map_or("", |(shared, _)| shared);
+        let shared = machine.parameters.iter().find(|(name, _)| name == OF);
+        let shared = shared.map_or(machine.label.as_str(), |(_, shared)| shared);
         if let Some(level) = level(machine, &own) {
             found.entry(shared.to_owned()).or_default().all.push(level);
         }
@@ -206,7 +207,7 @@ mod tests {
     fn a_level_has_quantiles_a_tear_down_and_its_slowest() {
         let machine = SessionMachine {
             label: "boot, 4 at once".into(),
-            parameters: vec![(AT_ONCE.into(), "4".into())],
+            parameters: vec![(AT_ONCE.into(), "4".into()), (OF.into(), "boot".into())],
             ..SessionMachine::default()
         };
         let runs: Vec<SavedRun> = (0..40)

@@ -27,6 +27,8 @@ use vmeter_session::{Interrupt, ResumeOverrides};
 
 /// Parameter of a session's machine: how many of it run at once.
 pub(crate) const AT_ONCE: &str = "concurrency";
+/// … and the label of the machine that it is, whatever their number.
+pub(crate) const OF: &str = "machine";
 /// More VMs at once are no measurement any more.
 const MOST: u32 = 1024;
 
@@ -48,8 +50,10 @@ pub(crate) fn spread(prepared: Prepared, levels: &[u32]) -> Vec<Prepared> {
     }
     let at = |level: &u32| {
         let mut one = prepared.clone();
-        one.session.label = format!("{}, {level} at once", one.session.label);
+        let shared = std::mem::take(&mut one.session.label);
+        one.session.label = format!("{shared}, {level} at once");
         one.session.parameters.push((AT_ONCE.into(), level.to_string()));
+        one.session.parameters.push((OF.into(), shared));
         one
     };
     levels.iter().map(at).collect()
@@ -80,13 +84,22 @@ pub(crate) fn widened(plan: Vec<PlannedRun>, machines: &[SessionMachine]) -> Vec
     plan.into_iter().flat_map(|run| std::iter::repeat_n(run, times(&run))).collect()
 }
 
+/// Number of the first run of each wave of such a plan.
+fn begins(plan: &[PlannedRun], machines: &[SessionMachine]) -> Vec<u32> {
+    let mut all = Vec::new();
+    let mut at = 0;
+    while let Some(run) = plan.get(at) {
+        all.push(u32::try_from(at).unwrap_or(u32::MAX));
+        at += machines.get(run.machine).map_or(1, at_once) as usize;
+    }
+    all
+}
+
 /// Numbers of the runs in the wave of one of them.
-fn wave_of(plan: &[PlannedRun], index: u32, at_once: u32) -> Vec<u32> {
-    let Some(run) = plan.get(index as usize) else { return vec![index] };
-    let same = (0u32..).zip(plan).filter(|(_, other)| other.machine == run.machine);
-    let all: Vec<u32> = same.map(|(index, _)| index).collect();
-    let chunk = all.chunks(at_once as usize).find(|chunk| chunk.contains(&index));
-    chunk.map_or_else(|| vec![index], <[u32]>::to_vec)
+fn wave_of(begins: &[u32], index: u32, at_once: u32) -> std::ops::Range<u32> {
+    let after = begins.partition_point(|begin| *begin <= index);
+    let first = after.checked_sub(1).map_or(index, |at| begins[at]);
+    first..first.saturating_add(at_once)
 }
 
 /// Runs that are carried out together.
@@ -97,7 +110,8 @@ pub(crate) struct Waves {
 
 #[derive(Debug, Default)]
 struct State {
-    plan: Vec<PlannedRun>,
+    /// Number of the first run of each wave.
+    begins: Vec<u32>,
     /// What was recorded of a wave, by number, and in which folder.
     kept: BTreeMap<u32, (PathBuf, RunRecord)>,
     scratch: Option<Scratch>,
@@ -105,8 +119,9 @@ struct State {
 
 impl Waves {
     /// The plan that says which runs are a wave.
-    pub fn follow(&self, plan: &[PlannedRun]) {
-        plan.clone_into(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).plan);
+    pub fn follow(&self, plan: &[PlannedRun], machines: &[SessionMachine]) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.begins = begins(plan, machines);
     }
 
     /// One run of a wave; `boot` carries out any of them.
@@ -119,7 +134,8 @@ impl Waves {
         if !state.kept.contains_key(&request.index) {
             state.kept.clear();
             let scratch = Scratch::new().context("cannot make a folder for runs at once")?;
-            let wave = wave_of(&state.plan, request.index, at_once(request.machine));
+            let wave = wave_of(&state.begins, request.index, at_once(request.machine));
+            let wave: Vec<u32> = wave.collect();
             state.kept = recorded(&wave, scratch.path(), request, boot)?;
             state.scratch = Some(scratch);
         }
@@ -219,9 +235,10 @@ mod tests {
         let machines = [machine(1), machine(3)];
         let plan = widened([1, 0, 1].map(planned).to_vec(), &machines);
         assert_eq!(plan.iter().map(|run| run.machine).collect::<Vec<_>>(), [1, 1, 1, 0, 1, 1, 1]);
-        assert_eq!(wave_of(&plan, 5, 3), [4, 5, 6]);
+        assert_eq!(begins(&plan, &machines), [0, 3, 4]);
+        assert_eq!(wave_of(&begins(&plan, &machines), 5, 3), 4..7);
         let waves = Waves::default();
-        waves.follow(&plan);
+        waves.follow(&plan, &machines);
         let (running, most) = (AtomicU32::new(0), AtomicU32::new(0));
         let together = Barrier::new(3);
         let boot = |request: &BootRequest<'_>| {
