@@ -232,17 +232,9 @@ impl<'a> Pair<'a> {
 
     /// Until the next sample is due, a monitor has news, or a process ends.
     fn wait_for_news(&self) {
-        let mut polled = vec![
-            PollFd::new(&self.source.qmp, PollFlags::IN),
-            PollFd::new(self.source.pidfd(), PollFlags::IN),
-        ];
         // One that has ended is always ready.
-        if !self.killed {
-            polled.push(PollFd::new(self.destination.pidfd(), PollFlags::IN));
-        }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(SAMPLE.subsec_nanos()) };
-        // An interrupted wait is only a shorter one.
-        let _ = poll(&mut polled, Some(&timeout));
+        let other = (!self.killed).then(|| self.destination.pidfd());
+        self.source.wait_for_news(other.as_slice(), SAMPLE);
     }
 
     /// Announcements and a sample; false if the source is gone.

@@ -2,6 +2,7 @@
 
 use crate::error::MigrateError;
 use crate::side::Side;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use std::ffi::OsString;
 use std::fs::File;
@@ -90,6 +91,17 @@ impl Vm {
     /// Readable once the process has ended.
     pub fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
+    }
+
+    /// Waits until its monitor has news, it ends, one of `others` is readable, or the time is over.
+    pub fn wait_for_news(&self, others: &[&OwnedFd], most: Duration) {
+        let mut polled =
+            vec![PollFd::new(&self.qmp, PollFlags::IN), PollFd::new(&self.pidfd, PollFlags::IN)];
+        polled.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)));
+        let seconds = i64::try_from(most.as_secs()).unwrap_or(i64::MAX);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(most.subsec_nanos()) };
+        // An interrupted wait is only a shorter one.
+        let _ = poll(&mut polled, Some(&timeout));
     }
 
     /// How it ended, in words, if it has.

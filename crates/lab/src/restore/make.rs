@@ -30,8 +30,8 @@ pub(super) const MANIFEST: &str = "vmeter-image.json";
 const TAIL: usize = 64 << 10;
 /// A migration into a file is not to be slowed down, bytes/s.
 const BANDWIDTH: u64 = 1 << 40;
-/// Between two questions how far it is.
-const ASK: Duration = Duration::from_millis(5);
+/// Between two questions how far it is, unless it says something itself.
+const ASK: Duration = Duration::from_millis(50);
 /// A file's time is that of the kernel's last tick.
 const FILE_CLOCK: Duration = Duration::from_millis(20);
 /// How long a QEMU that was told to end may take.
@@ -194,7 +194,9 @@ fn savevm(vm: &mut Vm) -> Result<()> {
 }
 
 fn migrate(vm: &mut Vm, method: Method, image: &Path, watch: &Watch<'_>) -> Result<()> {
-    let on: Vec<(&str, bool)> = method.capability().into_iter().map(|name| (name, true)).collect();
+    // It says when it is done.
+    let on: Vec<(&str, bool)> =
+        method.capability().into_iter().chain(["events"]).map(|name| (name, true)).collect();
     let bandwidth = Map::from_iter([("max-bandwidth".to_owned(), Value::from(BANDWIDTH))]);
     set(vm, &on, &bandwidth).map_err(|e| wrong(method, &e))?;
     vm.execute(&Migrate { uri: method.target(image) }).map_err(|e| wrong(method, &e))?;
@@ -208,7 +210,9 @@ fn migrate(vm: &mut Vm, method: Method, image: &Path, watch: &Watch<'_>) -> Resu
             let why = info.error_desc.unwrap_or(info.status);
             return Err(wrong(method, &format!("QEMU's migration into a file: {why}")));
         }
-        std::thread::sleep(ASK);
+        // Only what is new is news.
+        vm.qmp.announcements().map_err(|e| wrong(method, &e))?;
+        vm.wait_for_news(&[], ASK);
     }
 }
 
@@ -217,7 +221,9 @@ fn end(vm: &mut Vm) -> Result<()> {
     vm.qmp.quit().map_err(|e| anyhow!("{e}"))?;
     let deadline = Instant::now() + END;
     while vm.ended().is_none() && Instant::now() < deadline {
-        std::thread::sleep(ASK);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(ASK.subsec_nanos()) };
+        // An interrupted wait is only a shorter one.
+        let _ = poll(&mut [PollFd::new(vm.pidfd(), PollFlags::IN)], Some(&timeout));
     }
     vm.kill();
     Ok(())
