@@ -4,14 +4,13 @@
 use super::image::{files_in, named_by, stored};
 use super::method::{empty_qcow2, Method, DISK, NAME};
 use super::proof::nonce;
+use super::ready;
 use anyhow::{anyhow, Context, Result};
 use regex::Regex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
-use std::io::Read;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -26,8 +25,6 @@ use vmeter_session::{subcommand, Interrupt, Watch};
 
 /// Says what a snapshot is, in its folder, once it is whole.
 pub(super) const MANIFEST: &str = "vmeter-image.json";
-/// How much of a console is searched for the ready point, bytes.
-const TAIL: usize = 64 << 10;
 /// A migration into a file is not to be slowed down, bytes/s.
 const BANDWIDTH: u64 = 1 << 40;
 /// Between two questions how far it is, unless it says something itself.
@@ -53,6 +50,9 @@ pub struct Made {
     pub save_s: Option<f64>,
     /// What its files take on disk, bytes.
     pub image_bytes: u64,
+    /// How often its guest prints the ready line, s, where vmeter made it and the line came again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period_s: Option<f64>,
     /// The number that its guest drew when it booted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nonce: Option<String>,
@@ -106,7 +106,7 @@ pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Re
     let begun = clock::read().monotonic_ns;
     let failed = |error| wrong(method, &error);
     let (mut vm, serial) = Vm::start(Side::Source, &argv, asked.pin).map_err(failed)?;
-    let (ready, line) = wait(&mut vm, serial, asked, watch.interrupt)?;
+    let heard = ready::wait(&mut vm, serial, asked, watch.interrupt)?;
     let save = clock::read().monotonic_ns;
     match method {
         Method::Loadvm => savevm(&mut vm)?,
@@ -119,69 +119,21 @@ pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Re
     let since = |from: Ns, to: Ns| seconds(to - from);
     let made = Made {
         method: method.word().into(),
-        create_s: since(begun, clock::read().monotonic_ns),
-        boot_s: Some(since(begun, ready)),
+        // How often the line comes was listened for besides.
+        create_s: since(begun, heard.at) + since(save, clock::read().monotonic_ns),
+        boot_s: Some(since(begun, heard.at)),
         save_s: Some(since(save, saved)),
         image_bytes: stored(&files),
-        nonce: nonce(asked.until, &line),
+        nonce: nonce(asked.until, &heard.line),
+        period_s: heard.period_s,
         files,
         unnamed: None,
     };
     Ok(made)
 }
 
-fn wrong(method: Method, error: &dyn std::fmt::Display) -> anyhow::Error {
+pub(super) fn wrong(method: Method, error: &dyn std::fmt::Display) -> anyhow::Error {
     failure(Class::Answer, format!("no snapshot was made for {}: {error}", method.word()))
-}
-
-/// Waits for the line of the ready point: when it came, and the line.
-fn wait(
-    vm: &mut Vm,
-    mut serial: UnixStream,
-    asked: &OfQemu<'_>,
-    interrupt: &Interrupt,
-) -> Result<(Ns, String)> {
-    let deadline = Instant::now() + asked.timeout;
-    let mut tail: Vec<u8> = Vec::new();
-    loop {
-        if interrupt.is_raised() {
-            return Err(failure(Class::Interrupted, "interrupted"));
-        }
-        let step = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-        // An interrupted wait is a shorter one.
-        let readable = poll(&mut [PollFd::new(&serial, PollFlags::IN)], Some(&step)).unwrap_or(0);
-        let mut chunk = [0u8; 4096];
-        let count = if readable > 0 { serial.read(&mut chunk).unwrap_or(0) } else { 0 };
-        let at = clock::read().monotonic_ns;
-        tail.extend_from_slice(&chunk[..count]);
-        let from = tail.len().saturating_sub(TAIL);
-        tail.drain(..from);
-        let text = String::from_utf8_lossy(&tail);
-        if let Some(line) = text.lines().find(|line| asked.until.is_match(line)) {
-            let line = line.to_owned();
-            // Nobody listens from here on, and it must not wait for that.
-            std::thread::spawn(move || while serial.read(&mut chunk).is_ok_and(|n| n > 0) {});
-            return Ok((at, line));
-        }
-        let last = || -> String {
-            let line =
-                text.lines().next_back().map(|line| line.chars().take(120).collect::<String>());
-            let mute = "is nothing: is its console on standard output (-serial stdio)?";
-            line.map_or_else(|| mute.to_owned(), |line| format!("is {line:?}"))
-        };
-        if let Some(status) = vm.ended() {
-            let why = format!("QEMU ended ({status}) before its guest was ready{}", vm.said());
-            return Err(wrong(asked.method, &why));
-        }
-        if Instant::now() >= deadline {
-            let why = format!(
-                "its guest was not ready within {} s (--timeout); the last that it printed {}",
-                asked.timeout.as_secs(),
-                last()
-            );
-            return Err(wrong(asked.method, &why));
-        }
-    }
 }
 
 fn savevm(vm: &mut Vm) -> Result<()> {

@@ -11,6 +11,7 @@ mod method;
 mod pages;
 mod prefetch;
 mod proof;
+mod ready;
 pub mod report;
 mod result;
 mod runner;

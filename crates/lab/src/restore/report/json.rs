@@ -66,6 +66,7 @@ exported! {
         boot_s: Option<f64> = |machine| machine.made.as_ref().and_then(|made| made.boot_s),
         save_s: Option<f64> = |machine| machine.made.as_ref().and_then(|made| made.save_s),
         image_bytes: Option<u64> = |machine| machine.made.as_ref().map(|made| made.image_bytes),
+        period_s: Option<f64> = |machine| machine.made.as_ref().and_then(|made| made.period_s),
         total: Option<Estimate> = |machine| exported(&machine.runs.total),
         phases: Vec<Phase<'a>> = |machine| exported(&machine.runs.phases),
         activities: Vec<Activity<'a>> = |machine| exported(&machine.runs.activities),

@@ -25,6 +25,8 @@ const DEVICES: usize = 5;
 const OWNERS: usize = 8;
 /// Machines that stand side by side on 80 columns.
 const BESIDE: usize = 3;
+/// How often a guest prints its line: its answer may be that much late. No part of the total.
+const PERIOD: &str = "ready line's period";
 /// What a device's state is called among activities.
 const DEVICE: &str = "load ";
 
@@ -121,6 +123,12 @@ impl<'a> RestoreReport<'a> {
         };
         let name = Cell::Name("total".into());
         table.total_row(std::iter::once(name).chain(machines.iter().map(total)).collect());
+        let period = |machine: &Restored| {
+            let period = machine.made.as_ref().and_then(|made| made.period_s);
+            period.map_or_else(|| Cell::Text("-".into()), cell)
+        };
+        let name = Cell::Name(PERIOD.into());
+        table.row(std::iter::once(name).chain(machines.iter().map(period)).collect());
         table
     }
 
