@@ -277,6 +277,21 @@ pub fn of_children(folder: &Path) -> Result<Instance> {
     Ok(instance)
 }
 
+/// The processes that executed a program while a trace was recorded.
+///
+/// # Errors
+/// A file that is no trace.
+pub fn executed(path: &Path) -> Result<Vec<i32>> {
+    let mut reader = Input::open(path).and_then(vmeter_trace::open).map_err(host)?;
+    let mut all = Vec::new();
+    while let Some(event) = reader.next_event() {
+        if event.kind.name == "sched_process_exec" && !all.contains(&event.tid) {
+            all.push(event.tid);
+        }
+    }
+    Ok(all)
+}
+
 /// Events of the kernel that match.
 fn expand(tracefs: &Tracefs, options: &RecordOptions) -> Result<Vec<String>> {
     let of_presets = options.presets.iter().flat_map(|p| KVM.iter().chain(p.events));

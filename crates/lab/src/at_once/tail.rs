@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vmeter_explain::kind::Kind;
 use vmeter_explain::result::{ExplainResult, Finding};
 use vmeter_explain::{explain, Options};
-use vmeter_host_tracing::record::of_children;
+use vmeter_host_tracing::record::{executed, of_children};
 use vmeter_model::run::SourceRecord;
 use vmeter_record::recorder::Saved;
 use vmeter_record::sources::wave_trace::{self, WaveTrace, FILE};
@@ -68,7 +68,9 @@ pub(super) fn waits_for(
 ) -> Result<Option<WaitsFor>, String> {
     let own = trace(runs, label)?;
     let vs = fewest.and_then(|fewest| trace(runs, fewest).ok());
-    let options = Options { vs, ..Options::default() };
+    // vmeter itself, which starts them, is in the trace as well.
+    let recorded = executed(&own).map_err(|error| error.to_string())?;
+    let options = Options { vs, recorded, ..Options::default() };
     let found = explain(&[own], &options).map_err(|error| error.to_string())?;
     Ok(first(&found).map(named))
 }
