@@ -57,6 +57,10 @@ pub struct Restore {
     /// gain with the predicted one (default: nothing is loaded).
     #[arg(long, value_name = "FILE")]
     pub prefetch: Option<PathBuf>,
+    /// Restore watched and unwatched in turn, at most 40 pairs, to measure what watching costs (default: all are
+    /// watched).
+    #[arg(long)]
+    pub overhead: bool,
     /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
     #[arg(long)]
     pub no_boot: bool,
@@ -129,6 +133,7 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
         methods: arguments.method,
         caches: caches.into_iter().filter(|(asked, _)| *asked).map(|(_, cache)| cache).collect(),
         prefetch: arguments.prefetch.as_deref().map(prefetch).transpose()?,
+        overhead: arguments.overhead,
         no_boot: arguments.no_boot,
         concurrency: arguments.concurrency,
         runs: arguments.runs.options()?,

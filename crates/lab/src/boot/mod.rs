@@ -2,7 +2,7 @@
 
 mod baseline;
 pub mod overhead;
-mod plan;
+pub(crate) mod plan;
 pub mod regression;
 pub mod report;
 pub(crate) mod result;

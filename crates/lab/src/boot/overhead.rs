@@ -4,7 +4,6 @@
 //! every later boot can state it. No figure is ever scaled by it.
 
 use super::plan::Levels;
-use super::Config;
 use crate::boots::watched;
 use crate::looks::Repeats;
 use std::collections::BTreeMap;
@@ -21,11 +20,10 @@ use vmeter_stats::{estimate, observations, paired_ratio, MeanRatio};
 type Host = BTreeMap<String, serde_json::Value>;
 
 /// What watching the session's machine as its runs are watched costs: by its own pairs of
-/// boots, or as it was measured last.
-pub(super) fn of(session: &Session, finished: &[SavedRun]) -> Option<Overhead> {
+/// boots, of which `asked` were asked for, or as it was measured last.
+pub(crate) fn of(session: &Session, finished: &[SavedRun], asked: Option<u32>) -> Option<Overhead> {
     let plan = &session.record.plan;
     if is_measured(plan) {
-        let asked = session.asked::<Config>().ok().and_then(|config| config.repeats.runs);
         let design = Design::new(levels_of(plan), asked);
         return Some(summarised(finished, &design, &session.record.started_at));
     }
@@ -162,7 +160,7 @@ fn summarise(
 const BOUND: f64 = 1.03;
 
 /// Pairs at most, of those asked for or by default.
-pub(super) fn most_pairs(asked: Option<u32>) -> u32 {
+pub(crate) fn most_pairs(asked: Option<u32>) -> u32 {
     asked.unwrap_or(OverheadRule::default().max_pairs as u32)
 }
 
@@ -253,7 +251,7 @@ impl Design {
 }
 
 /// Watched and unwatched boots in turn, until the next look at their pairs.
-pub(super) fn plan(levels: Levels, repeats: &Repeats, seed: u64) -> Vec<PlannedRun> {
+pub(crate) fn plan(levels: Levels, repeats: &Repeats, seed: u64) -> Vec<PlannedRun> {
     let design = Design::new(levels, repeats.runs);
     let warmups = (repeats.warmups() as usize).max(usize::from(levels.counts_apart()));
     let mut whole = design.plan(warmups, seed);
@@ -263,7 +261,7 @@ pub(super) fn plan(levels: Levels, repeats: &Repeats, seed: u64) -> Vec<PlannedR
 }
 
 /// Warns of pairs that can decide nothing.
-pub(super) fn warn_of_few(plan: &[PlannedRun], asked: Option<u32>, watch: &mut Watch<'_>) {
+pub(crate) fn warn_of_few(plan: &[PlannedRun], asked: Option<u32>, watch: &mut Watch<'_>) {
     let design = Design::new(levels_of(plan), asked);
     if let Some(least) = design.rule.too_few() {
         watch.progress.warn(&format!(
@@ -278,7 +276,7 @@ pub(super) fn warn_of_few(plan: &[PlannedRun], asked: Option<u32>, watch: &mut W
 
 /// True if the pairs do not yet say whether the bound holds, and more may. What they say in the
 /// end is kept for later boots.
-pub(super) fn extend(repeats: &mut Repeats, session: &Session, finished: &[SavedRun]) -> bool {
+pub(crate) fn extend(repeats: &mut Repeats, session: &Session, finished: &[SavedRun]) -> bool {
     let levels = levels_of(&session.record.plan);
     let design = Design::new(levels, repeats.runs);
     let look = repeats.next.unwrap_or(design.looks().0);

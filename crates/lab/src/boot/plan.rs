@@ -15,7 +15,7 @@ const DEFAULT_PAIRS: u32 = 10;
 /// How the boots that are timed, and those that count instructions, are watched. They
 /// are the same where counting costs nothing: not by the plugin, or in virtual time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Levels {
+pub(crate) struct Levels {
     pub asked: WatchLevel,
     pub timed: WatchLevel,
 }

@@ -1,6 +1,6 @@
 //! From a saved boot's runs to its result. Live and old sessions both come through here.
 
-use super::{overhead, regression};
+use super::{overhead, regression, Config};
 use crate::analysis::{activities, analyse_run, counts, phases};
 use crate::boots::watched;
 use crate::counting;
@@ -39,7 +39,8 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
         record.marks.extend(marks.iter().cloned());
     }
     let missing = missing::warning(session, &finished);
-    let cost = overhead::of(session, &finished);
+    let asked = session.asked::<Config>().ok().and_then(|config| config.repeats.runs);
+    let cost = overhead::of(session, &finished, asked);
     let beside = regression::beside(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();
     let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);

@@ -26,6 +26,8 @@ pub use result::{result, RestoreResult, Restored};
 
 use crate::at_once;
 use crate::blocks::in_blocks;
+use crate::boot::overhead;
+use crate::boot::plan::Levels;
 use crate::booter::Recorder;
 use crate::looks::Repeats;
 use crate::prepare::{prepare_with, Prepared, Wishes};
@@ -45,6 +47,8 @@ use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOpti
 use vmeter_session::{Answer, Experiment, Shardable, Views, Watch, NOT_CUT};
 
 const KIND: &str = "restore";
+/// Restores are watched in one way only.
+const WATCHED: Levels = Levels { asked: WatchLevel::Light, timed: WatchLevel::Light };
 /// Measured restores of each machine, unless `--runs` says otherwise.
 const DEFAULT_RUNS: u32 = 10;
 /// Between two signs of life of vmeter's own guest, ms.
@@ -76,6 +80,8 @@ pub struct RestoreOptions {
     pub caches: Vec<Cache>,
     /// Pages that are loaded first, in turn with restores without that.
     pub prefetch: Option<Prefetch>,
+    /// Take turns with unwatched restores, to measure what watching costs.
+    pub overhead: bool,
     /// Leave out the cold boots.
     pub no_boot: bool,
     /// So many at once, each number in turn; one, if empty.
@@ -99,6 +105,7 @@ pub struct Config {
     no_boot: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefetch: Option<Prefetch>,
+    overhead: bool,
     concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
@@ -141,7 +148,8 @@ impl Measurement for RestoreOptions {
             caches: words(caches),
             prefetch: self.prefetch.clone(),
             // A boot beside so many restores would be another load.
-            no_boot: self.no_boot || !self.concurrency.is_empty(),
+            no_boot: self.no_boot || self.overhead || !self.concurrency.is_empty(),
+            overhead: self.overhead,
             concurrency: self.concurrency.clone(),
             repeats: Repeats::of(&self.runs, None),
             ..Config::default()
@@ -156,6 +164,7 @@ impl Measurement for RestoreOptions {
         given.option("--method", some(words(&self.methods)), begun.methods.clone());
         given.option("--cold and --warm", some(words(&self.caches)), begun.caches.clone());
         given.option("--prefetch", self.prefetch.clone().map(Some), begun.prefetch.clone());
+        given.option("--overhead", self.overhead.then_some(true), begun.overhead);
         given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
         at_once::note_given(given, &self.concurrency, &begun.concurrency);
         let images = (!self.images.is_empty()).then(|| self.images.clone());
@@ -190,6 +199,11 @@ impl Measurement for RestoreOptions {
     fn plan(&self, config: &Config, runner: &Restores, record: &mut SessionRecord) -> Result<()> {
         let amount = (config.repeats.warmups(), config.repeats.planned(DEFAULT_RUNS));
         let machines = record.machines.len();
+        if config.overhead {
+            only_one(&record.machines)?;
+            record.plan = overhead::plan(WATCHED, &config.repeats, record.seed);
+            return Ok(());
+        }
         record.plan = in_blocks(machines, amount, record.seed, |slot| {
             // A watched boot would have words added to its kernel's command line.
             match runner.restores(slot.machine) {
@@ -212,14 +226,23 @@ impl Measurement for RestoreOptions {
         if runner.is_complete(session)? {
             return Ok(());
         }
+        if config.overhead {
+            overhead::warn_of_few(&session.record.plan, config.repeats.runs, watch);
+        }
         let made = runner.make(config, session, watch)?;
         config.made.extend(made);
         session.record.asked = serde_json::to_value(&*config)?;
         session.save()
     }
 
-    /// Nothing is ever added; what was made for the runs goes when all are done.
-    fn extend(&self, _: &mut Config, session: &Session) -> Result<bool> {
+    /// With `--overhead` until the pairs decide. What was made for the runs goes when all are done.
+    fn extend(&self, config: &mut Config, session: &Session) -> Result<bool> {
+        if config.overhead {
+            let (finished, _) = session.finished()?;
+            if overhead::extend(&mut config.repeats, session, &finished) {
+                return Ok(true);
+            }
+        }
         runner::remove(session)?;
         Ok(false)
     }
@@ -242,6 +265,9 @@ impl RestoreOptions {
     fn check(&self) -> Result<()> {
         at_once::check(&self.concurrency)?;
         self.check_prefetch()?;
+        if self.overhead && (self.prefetch.is_some() || !self.concurrency.is_empty()) {
+            return Err(usage("--overhead: not with --prefetch or --concurrency"));
+        }
         match (&self.create, &self.restore) {
             (Some(_), None) => Err(usage("--create: --restore CMD says how it is restored")),
             (None, Some(_)) => Err(usage("--restore: --create CMD says how the snapshot is made")),
@@ -257,6 +283,20 @@ impl RestoreOptions {
             _ => Ok(()),
         }
     }
+}
+
+/// Refuses to measure the cost of watching several machines.
+fn only_one(machines: &[SessionMachine]) -> Result<()> {
+    if machines.len() == 1 {
+        return Ok(());
+    }
+    let labels: Vec<&str> = machines.iter().map(|machine| machine.label.as_str()).collect();
+    Err(usage(format!(
+        "--overhead measures one way to restore, and there are {}: {}; --method, and --warm or --cold alone, \
+         choose one",
+        machines.len(),
+        labels.join("; ")
+    )))
 }
 
 /// A machine, and the same with pages that are loaded first, if that is asked for and its pages can be.

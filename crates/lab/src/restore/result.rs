@@ -7,12 +7,13 @@ use super::proof::{self, judge, Proof};
 use super::{Cache, Config, BOOT, CACHE, METHOD};
 use crate::bench::sampled;
 use crate::blocks::blocks;
+use crate::boot::overhead;
 use crate::boot::result::of_machine;
 use crate::compare::{against_the_first, Compared};
 use crate::prepare;
 use anyhow::Result;
-use vmeter_model::result::{BootResult, Comparison, Envelope};
-use vmeter_model::run::{Outcome, RunRecord, SessionMachine};
+use vmeter_model::result::{BootResult, Comparison, Envelope, Overhead};
+use vmeter_model::run::{Outcome, RunRecord, SessionMachine, WatchLevel};
 use vmeter_record::sources::snapshot_files;
 use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::Rule;
@@ -30,6 +31,8 @@ pub struct RestoreResult {
     pub comparisons: Vec<Comparison>,
     /// What loading pages first gained.
     pub prefetch: Vec<Gain>,
+    /// What watching costs, where it was measured.
+    pub overhead: Option<Overhead>,
     /// For the user.
     pub warnings: Vec<String>,
     /// What could be done next.
@@ -79,12 +82,16 @@ impl RestoreResult {
 /// When the session's folder cannot be read, or holds no finished run.
 pub fn result(session: &Session) -> Result<RestoreResult> {
     let config: Config = session.asked()?;
-    let (finished, mut warnings) = session.finished()?;
+    let (mut finished, mut warnings) = session.finished()?;
     if finished.is_empty() {
         return Err(session.no_runs(&warnings));
     }
     warnings.extend(crate::missing::warning(session, &finished));
     let (mut machines, mut boot) = (Vec::new(), None);
+    let all = finished.clone();
+    if config.overhead {
+        finished.retain(|(_, run)| run.watch != WatchLevel::None);
+    }
     for described in &session.record.machines {
         let Some(runs) = of_machine(session, described, &finished) else { continue };
         match described.label == BOOT {
@@ -109,7 +116,19 @@ pub fn result(session: &Session) -> Result<RestoreResult> {
         vec![format!("vmeter report {} -o restore.html", vmeter_base::shell::quote(&saved_in))];
     let envelope = envelope::envelope(&session.record);
     let prefetch = gains(session, &config, &finished);
-    Ok(RestoreResult { envelope, machines, boot, comparisons, prefetch, warnings, hints, saved_in })
+    let pairs = config.repeats.runs;
+    let overhead = config.overhead.then(|| overhead::of(session, &all, pairs)).flatten();
+    Ok(RestoreResult {
+        envelope,
+        machines,
+        boot,
+        comparisons,
+        prefetch,
+        overhead,
+        warnings,
+        hints,
+        saved_in,
+    })
 }
 
 fn restored(

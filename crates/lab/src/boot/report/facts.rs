@@ -167,7 +167,7 @@ fn slow_boots(overhead: &Overhead) -> Option<String> {
     slow_runs(["the unwatched guest", "the watched guest"], found.slow, found.slow_p_value())
 }
 
-fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
+pub(crate) fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact {
     let name = watch_name(watch);
     let (value, how) = match overhead.filter(|measured| is_of(measured, watch)) {
         Some(overhead) => {

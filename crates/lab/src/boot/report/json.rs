@@ -53,7 +53,7 @@ exported! {
         runs: Vec<Run<'a>>,
     }
 
-    struct Overhead<'a> of result::Overhead {
+    pub(crate) struct Overhead<'a> of result::Overhead {
         watch: &'static str = |overhead| watch(overhead.watch),
         ratio: Estimate,
         cpu_ratio: Estimate,

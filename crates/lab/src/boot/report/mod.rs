@@ -4,7 +4,7 @@ mod actionable;
 mod causes;
 mod chain;
 mod colours;
-mod facts;
+pub(crate) mod facts;
 pub(crate) mod json;
 mod named;
 mod notices;

@@ -1,6 +1,6 @@
 //! The JSON body of `vmeter restore`. Field names are fixed by schema `vmeter/1`.
 
-use crate::boot::report::json::{Activity, Run};
+use crate::boot::report::json::{Activity, Overhead, Run};
 use crate::json_common::{Comparison, Machine, Phase};
 use crate::restore::make::Made;
 use crate::restore::prefetch::Gain;
@@ -20,6 +20,7 @@ exported! {
         },
         comparisons: Vec<Comparison<'a>>,
         prefetch: Vec<GainRow<'a>>,
+        overhead: Option<Overhead<'a>>,
         pages: Vec<Page<'a>> = |result| {
             let each = |machine: &'a Restored| {
                 let label = machine.label();

@@ -5,6 +5,7 @@ mod json;
 use super::prefetch::Gain;
 use super::result::{RestoreResult, Restored};
 use super::Proof;
+use crate::boot::report::facts::watch_fact;
 use crate::boot::report::BootReport;
 use crate::verdict::{said_once, sentence};
 use vmeter_base::shell;
@@ -208,6 +209,12 @@ impl<'a> RestoreReport<'a> {
         (!table.rows.is_empty()).then_some(table)
     }
 
+    /// What watching cost.
+    fn overhead(&self) -> Option<Block> {
+        let cost = self.result.overhead.as_ref()?;
+        Some(Block::Facts(vec![watch_fact(cost.watch, Some(cost))]))
+    }
+
     /// What loading pages first should gain, and does.
     fn prefetch(&self, document: &mut Document) {
         if self.result.prefetch.is_empty() {
@@ -365,6 +372,7 @@ impl Report for RestoreReport<'_> {
             document.push(Block::Table(table));
         }
         self.prefetch(&mut document);
+        document.blocks.extend(self.overhead());
         if let Some(at) = self.fastest().filter(|_| self.long || detail != Detail::Glance) {
             self.machines[at].timeline_blocks(&mut document);
         }
