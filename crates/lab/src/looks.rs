@@ -8,12 +8,14 @@
 //! runs of a pair are and never on which of them is the slower one, so that the last look's level
 //! is what it says; half a percent is kept for what is added after it.
 
+use crate::at_once;
 use crate::blocks::pairs;
 use crate::compare::Sampled;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use vmeter_model::result::Comparison;
 use vmeter_model::Verdict;
-use vmeter_session::RunOptions;
+use vmeter_session::{ResumeOverrides, RunOptions};
 use vmeter_stats::decide::MARGIN;
 use vmeter_stats::Rule;
 
@@ -46,6 +48,9 @@ pub(crate) struct Repeats {
     /// Measured runs of each machine at the next look, where a rule says how many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<usize>,
+    /// `--concurrency`: so many at once, each number in turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub concurrency: Vec<u32>,
     /// Looks so far.
     #[serde(default)]
     pub looks: Vec<InterimLook>,
@@ -65,6 +70,21 @@ impl Repeats {
     pub fn of(options: &RunOptions, detect: Option<f64>) -> Self {
         let RunOptions { runs, warmup, .. } = *options;
         Repeats { runs, warmup, detect, ..Repeats::default() }
+    }
+
+    /// The same with so many at once, each number in turn.
+    ///
+    /// # Errors
+    /// Class usage: more than any host can run.
+    pub fn at_once(self, concurrency: &[u32]) -> Result<Self> {
+        at_once::check(concurrency)?;
+        Ok(Repeats { concurrency: concurrency.to_vec(), ..self })
+    }
+
+    /// Notes what was asked for beside `--resume`.
+    pub fn note_given(&self, given: &mut ResumeOverrides, concurrency: &[u32]) {
+        let several = (!concurrency.is_empty()).then(|| concurrency.to_vec());
+        given.option("--concurrency", several, self.concurrency.clone());
     }
 
     /// Takes over what the options ask for beside `--resume`. More runs after the last look of

@@ -6,7 +6,6 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, Parser};
-use std::path::PathBuf;
 use vmeter_lab::at_once;
 use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::Shown;
@@ -129,10 +128,9 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     }
     let (detect, concurrency) = (arguments.detect, arguments.concurrency);
     let options = BenchOptions { machines, detect, concurrency, runs };
-    let result = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let (session, result) = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let gates = limit.map_or_else(Vec::new, |limit| vmeter_lab::bench::gates(&result, &limit));
-    let dir = PathBuf::from(&result.saved_in);
-    let answer = at_once::shown(&dir, Shown(result))?;
+    let answer = at_once::shown(&session, Shown(result))?;
     let status = output::done(answer.as_ref(), &Views::default(), out)?;
     Ok(ruled(status, &gates))
 }

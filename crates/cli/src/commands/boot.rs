@@ -117,13 +117,12 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     if let Some(few) = baseline.as_ref().and_then(|_| regression::too_few(&options)) {
         watch.progress.warn(&few);
     }
-    let mut result = boot(&options, &mut watch)?;
+    let (session, mut result) = boot(&options, &mut watch)?;
     let gate = match &baseline {
         Some(baseline) => regression::judge(baseline, &mut result, limit)?,
         None => None,
     };
-    let dir = PathBuf::from(&result.saved_in);
-    let answer = at_once::shown(&dir, Shown(result))?;
+    let answer = at_once::shown(&session, Shown(result))?;
     let status = output::done(answer.as_ref(), &arguments.views.into(), out)?;
     Ok(ruled(status, gate.as_slice()))
 }

@@ -50,7 +50,7 @@ fn against_itself(arguments: Doctor, out: &Output) -> anyhow::Result<Status> {
     let mut bar = Bar::new(out.quiet);
     let options =
         BenchOptions { machines: machines.into(), detect: None, concurrency: Vec::new(), runs };
-    let mut result = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let (_, mut result) = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     result.hints.clear();
     result.said.extend(aa::says(&result));
     output::done(&Shown(result), &Views::default(), out)

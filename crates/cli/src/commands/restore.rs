@@ -140,11 +140,10 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let result = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let (session, result) = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
     if let Some(file) = &arguments.prefetch_list {
         write_list(&result, file)?;
     }
     let views = Views { long: arguments.long, ..Views::default() };
-    let dir = PathBuf::from(&result.saved_in);
-    output::done(at_once::shown(&dir, Shown(result))?.as_ref(), &views, out)
+    output::done(at_once::shown(&session, Shown(result))?.as_ref(), &views, out)
 }

@@ -23,7 +23,7 @@ use vmeter_model::run::{PlannedRun, SessionMachine};
 use vmeter_model::RunRecord;
 use vmeter_record::sources::wave_trace::FILE;
 use vmeter_session::failure::usage;
-use vmeter_session::{Interrupt, ResumeOverrides};
+use vmeter_session::Interrupt;
 
 /// Parameter of a session's machine: how many of it run at once.
 pub(crate) const AT_ONCE: &str = "concurrency";
@@ -70,12 +70,6 @@ pub(crate) fn check(levels: &[u32]) -> Result<()> {
         }
         None => Ok(()),
     }
-}
-
-/// Notes `--concurrency` beside `--resume`.
-pub(crate) fn note_given(given: &mut ResumeOverrides, levels: &[u32], begun: &[u32]) {
-    let several = (!levels.is_empty()).then(|| levels.to_vec());
-    given.option("--concurrency", several, begun.to_vec());
 }
 
 /// The plan with each run as often as its machine runs at once.

@@ -6,10 +6,8 @@ use super::tail::WaitsFor;
 use anyhow::Result;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
 use vmeter_explain::kind::Kind;
 use vmeter_model::result::Envelope;
-use vmeter_model::run::PlannedRun;
 use vmeter_render::document::{Block, Detail, Document};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
@@ -90,12 +88,7 @@ fn json(levels: &BTreeMap<String, Levels>) -> Vec<LevelsRow<'_>> {
 ///
 /// # Errors
 /// When the session cannot be read.
-pub fn shown<A: Answer + 'static>(dir: &Path, answer: A) -> Result<Box<dyn Answer>> {
-    // An answer has its folder as text: from a name that is not UTF-8 there is no way back.
-    if !dir.exists() {
-        return Ok(Box::new(answer));
-    }
-    let session = Session::<PlannedRun>::open(dir)?;
+pub fn shown<A: Answer + 'static>(session: &Session, answer: A) -> Result<Box<dyn Answer>> {
     if !session.record.machines.iter().any(is_spread) {
         return Ok(Box::new(answer));
     }

@@ -59,8 +59,6 @@ pub struct BenchOptions {
 pub struct Config {
     #[serde(default)]
     machines: Vec<(String, MachineSpec)>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
 }
@@ -75,11 +73,13 @@ impl Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<BenchResult> {
+pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<(Session, BenchResult)> {
     if options.detect.is_some() && options.machines.len() < 2 && options.runs.resume.is_none() {
         return Err(usage("--detect needs a machine to compare with: add --vs SPEC"));
     }
-    result(&carry_out(KIND, &options.runs, options, watch)?)
+    let session = carry_out(KIND, &options.runs, options, watch)?;
+    let result = result(&session)?;
+    Ok((session, result))
 }
 
 impl Measurement for BenchOptions {
@@ -89,16 +89,14 @@ impl Measurement for BenchOptions {
 
     fn config(&self) -> Result<Config> {
         distinct(&self.machines)?;
-        at_once::check(&self.concurrency)?;
-        let repeats = Repeats::of(&self.runs, self.detect);
-        let (machines, concurrency) = (self.machines.clone(), self.concurrency.clone());
-        Ok(Config { machines, concurrency, repeats })
+        let repeats = Repeats::of(&self.runs, self.detect).at_once(&self.concurrency)?;
+        Ok(Config { machines: self.machines.clone(), repeats })
     }
 
     fn note_given(&self, begun: &Config, given: &mut ResumeOverrides) {
         given.machines("--vs", &self.machines, &begun.machines);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
-        at_once::note_given(given, &self.concurrency, &begun.concurrency);
+        begun.repeats.note_given(given, &self.concurrency);
     }
 
     fn grow(&self, config: &mut Config) {
@@ -112,7 +110,7 @@ impl Measurement for BenchOptions {
         _: &mut Watch<'_>,
     ) -> Result<Ready> {
         let saved = record.machines.iter().map(|m| (m.label.clone(), m.spec.clone()));
-        let machines = match record.machines.is_empty() || !config.concurrency.is_empty() {
+        let machines = match record.machines.is_empty() || !config.repeats.concurrency.is_empty() {
             true => config.machines.clone(),
             false => saved.collect(),
         };
@@ -125,7 +123,7 @@ impl Measurement for BenchOptions {
             })
         };
         let prepared: Result<Vec<Prepared>> = machines.iter().map(one).collect();
-        let spread = |one| at_once::spread(one, &config.concurrency);
+        let spread = |one| at_once::spread(one, &config.repeats.concurrency);
         Recorder::ready(prepared?.into_iter().flat_map(spread).collect(), record)
     }
 
@@ -136,7 +134,7 @@ impl Measurement for BenchOptions {
         record: &mut SessionRecord,
     ) -> Result<()> {
         let machines = record.machines.len();
-        let compared = if config.concurrency.is_empty() { machines } else { 1 };
+        let compared = if config.repeats.concurrency.is_empty() { machines } else { 1 };
         let amount = (config.repeats.warmups(), config.runs(compared));
         record.plan = in_blocks(machines, amount, record.seed, |_| WatchLevel::None);
         runner.0.widen(record);
@@ -161,7 +159,7 @@ impl Measurement for BenchOptions {
     }
 
     fn extend(&self, config: &mut Config, session: &Session) -> Result<bool> {
-        if !config.concurrency.is_empty() {
+        if !config.repeats.concurrency.is_empty() {
             return Ok(false);
         }
         let (finished, _) = session.finished()?;
@@ -233,9 +231,9 @@ pub fn result(session: &Session) -> Result<BenchResult> {
     let Compared { comparisons, refused, warnings: left_out } = comparisons(session, &records);
     warnings.extend(left_out);
     let sampled = self::machines(session, &records);
-    let Config { repeats, concurrency, .. } = session.asked::<Config>()?;
+    let Config { repeats, .. } = session.asked::<Config>()?;
     let runs = runs_each(&session.record.plan);
-    if concurrency.is_empty() {
+    if repeats.concurrency.is_empty() {
         warnings.extend(repeats.fell_short(&sampled, &comparisons, runs));
     }
     let of = machines.len();
@@ -296,7 +294,7 @@ fn common_cause(runs: &[&&RunRecord]) -> Option<Cause> {
 fn comparisons(session: &Session, records: &[RunRecord]) -> Compared {
     let config = session.asked::<Config>().unwrap_or_default();
     // VMs that run at once are no independent runs: their quantiles tell of them.
-    match config.concurrency.is_empty() {
+    match config.repeats.concurrency.is_empty() {
         true => against_the_first(&machines(session, records), config.repeats.rule()),
         false => Compared::default(),
     }
@@ -338,7 +336,8 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        at_once::shown(dir, Shown(result(&Session::open(dir)?)?))
+        let session = Session::open(dir)?;
+        at_once::shown(&session, Shown(result(&session)?))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

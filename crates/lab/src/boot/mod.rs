@@ -63,9 +63,6 @@ pub struct Config {
     /// `--overhead`.
     #[serde(default)]
     overhead: bool,
-    /// `--concurrency`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
 }
@@ -74,14 +71,16 @@ pub struct Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<BootResult> {
+pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<(Session, BootResult)> {
     if options.detect.is_some() && options.baseline.is_none() && options.runs.resume.is_none() {
         return Err(usage(
             "--detect needs a baseline: add --baseline DIR, where DIR is a saved \
             session",
         ));
     }
-    result(&carry_out(KIND, &options.runs, options, watch)?)
+    let session = carry_out(KIND, &options.runs, options, watch)?;
+    let result = result(&session)?;
+    Ok((session, result))
 }
 
 impl Measurement for BootOptions {
@@ -90,13 +89,11 @@ impl Measurement for BootOptions {
     type Runner = Boots<Recorder>;
 
     fn config(&self) -> Result<Config> {
-        at_once::check(&self.concurrency)?;
         Ok(Config {
-            concurrency: self.concurrency.clone(),
             spec: self.spec.clone(),
             watch: self.watch.unwrap_or_default(),
             overhead: self.overhead,
-            repeats: Repeats::of(&self.runs, self.detect),
+            repeats: Repeats::of(&self.runs, self.detect).at_once(&self.concurrency)?,
         })
     }
 
@@ -104,7 +101,7 @@ impl Measurement for BootOptions {
         given.fields(&self.spec, &begun.spec);
         given.option("--watch", self.watch, begun.watch);
         given.option("--detect", self.detect.map(Some), begun.repeats.detect);
-        at_once::note_given(given, &self.concurrency, &begun.concurrency);
+        begun.repeats.note_given(given, &self.concurrency);
         given.option("--overhead", self.overhead.then_some(true), begun.overhead);
         if begun.overhead {
             let pairs = overhead::most_pairs(begun.repeats.runs);
@@ -122,9 +119,9 @@ impl Measurement for BootOptions {
         record: &SessionRecord,
         watch: &mut Watch<'_>,
     ) -> Result<Ready> {
-        if !config.concurrency.is_empty() {
+        if !config.repeats.concurrency.is_empty() {
             let one = prepare(LABELS[0], &config.spec, &cache_dir()?)?;
-            return Recorder::ready(at_once::spread(one, &config.concurrency), record);
+            return Recorder::ready(at_once::spread(one, &config.repeats.concurrency), record);
         }
         let first = record.machines.first();
         let (label, spec) =
@@ -219,7 +216,8 @@ impl Experiment for Kind {
     }
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
-        at_once::shown(dir, Shown(marked(&Session::open(dir)?, marks)?))
+        let session = Session::open(dir)?;
+        at_once::shown(&session, Shown(marked(&session, marks)?))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -106,7 +106,6 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     prefetch: Option<Prefetch>,
     overhead: bool,
-    concurrency: Vec<u32>,
     #[serde(flatten)]
     repeats: Repeats,
     /// Each snapshot that was made.
@@ -119,8 +118,13 @@ pub struct Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't run it, a snapshot that cannot be made, an interruption.
-pub fn restore(options: &RestoreOptions, watch: &mut Watch<'_>) -> Result<RestoreResult> {
-    result(&carry_out(KIND, &options.runs, options, watch)?)
+pub fn restore(
+    options: &RestoreOptions,
+    watch: &mut Watch<'_>,
+) -> Result<(Session, RestoreResult)> {
+    let session = carry_out(KIND, &options.runs, options, watch)?;
+    let result = result(&session)?;
+    Ok((session, result))
 }
 
 fn words<W: Word>(all: &[W]) -> Vec<String> {
@@ -150,8 +154,7 @@ impl Measurement for RestoreOptions {
             // A boot beside so many restores would be another load.
             no_boot: self.no_boot || self.overhead || !self.concurrency.is_empty(),
             overhead: self.overhead,
-            concurrency: self.concurrency.clone(),
-            repeats: Repeats::of(&self.runs, None),
+            repeats: Repeats::of(&self.runs, None).at_once(&self.concurrency)?,
             ..Config::default()
         })
     }
@@ -166,7 +169,7 @@ impl Measurement for RestoreOptions {
         given.option("--prefetch", self.prefetch.clone().map(Some), begun.prefetch.clone());
         given.option("--overhead", self.overhead.then_some(true), begun.overhead);
         given.option("--no-boot", self.no_boot.then_some(true), begun.no_boot);
-        at_once::note_given(given, &self.concurrency, &begun.concurrency);
+        begun.repeats.note_given(given, &self.concurrency);
         let images = (!self.images.is_empty()).then(|| self.images.clone());
         given.option("--image", images, begun.images.clone());
     }
@@ -187,7 +190,7 @@ impl Measurement for RestoreOptions {
         }
         .into_iter()
         .flat_map(|(one, target)| {
-            let spread = at_once::spread(one, &config.concurrency);
+            let spread = at_once::spread(one, &config.repeats.concurrency);
             spread.into_iter().map(move |one| (one, target.clone()))
         })
         .unzip();
@@ -263,7 +266,6 @@ impl RestoreOptions {
     }
 
     fn check(&self) -> Result<()> {
-        at_once::check(&self.concurrency)?;
         self.check_prefetch()?;
         if self.overhead && (self.prefetch.is_some() || !self.concurrency.is_empty()) {
             return Err(usage("--overhead: not with --prefetch or --concurrency"));
@@ -402,7 +404,7 @@ fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Resul
     let known = capabilities::of(Path::new(&program), &cache_dir()?).map_err(usage)?.capabilities;
     let mut found = Vec::new();
     config.skipped.clear();
-    let alone = config.concurrency.iter().all(|level| *level == 1);
+    let alone = config.repeats.concurrency.iter().all(|level| *level == 1);
     for method in wanted {
         if method == Method::Loadvm && !alone {
             let why = "loadvm: not measured, for QEMU locks a qcow2 file, so that no two restore it at once";
@@ -440,7 +442,8 @@ impl Experiment for Kind {
     }
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
-        at_once::shown(dir, Shown(result(&Session::open(dir)?)?))
+        let session = Session::open(dir)?;
+        at_once::shown(&session, Shown(result(&session)?))
     }
 
     fn boots(&self) -> Result<(), &'static str> {
