@@ -86,7 +86,7 @@ impl<'l> Saved<'l> {
         assert_eq!(ran.status, 0, "{}", ran.stderr);
         let qemu = format!(
             "qemu-system-x86_64 -nodefaults -no-user-config -display none -machine q35 -accel tcg -m 256 \
-             -kernel {} -initrd {} -append 'console=ttyS0 quiet vmeter.tick=2'",
+             -kernel {} -initrd {} -append 'console=ttyS0 quiet no_timer_check vmeter.tick=2'",
             text(image),
             text(&initrd)
         );
