@@ -43,6 +43,9 @@ fn every_way_of_qemus_is_accounted_for() {
         for field in ["create_s", "boot_s", "save_s"] {
             assert!(found[field].as_f64().is_some_and(|s| s > 0.0), "{label}: {field}");
         }
+        // The guest sleeps for a millisecond between two lines, or longer where the host is busy.
+        let period = found["period_s"].as_f64().expect("a period");
+        assert!((0.0009..0.5).contains(&period), "{label}: {period}");
         assert!(found["create_s"].as_f64() > found["boot_s"].as_f64(), "{label}");
         assert!(found["image_bytes"].as_u64().is_some_and(|n| n > 100_000), "{label}");
         assert_eq!(found["resident"].as_array().map(Vec::len), Some(2), "{label}");
@@ -373,4 +376,32 @@ fn a_delay_before_loading_and_one_after_it_are_found_where_they_are() {
         let (plain, early) = (least(&each(&plain, name)), least(&each(&early, name)));
         assert!(early < plain + 0.3, "{name}: {plain} {early}");
     }
+}
+
+#[test]
+fn watched_and_unwatched_restores_take_turns() {
+    if kernel().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let all = ["restore", "--method", "shared", "--overhead", "--runs", "6"];
+    let result = lab.json(&[&all[..], &MACHINE[..]].concat());
+    let cost = &result["overhead"];
+    assert_eq!((&cost["watch"], &cost["pairs"]), (&"light".into(), &6.into()), "{cost}");
+    let ratio = &cost["ratio"];
+    let bound = |at: usize| ratio["ci95"][at].as_f64().expect("a bound");
+    assert!(bound(0) < bound(1), "{ratio}");
+    let pairs = cost["samples_s"].as_array().expect("pairs");
+    assert!(pairs.iter().all(|pair| pair[0].as_f64() > Some(0.0) && pair[1].as_f64() > Some(0.0)));
+    // What is told of the machine is of those that were watched.
+    let watched = machine(&result, "shared");
+    assert_eq!(watched["total"]["n"], 6, "{}", watched["total"]);
+    assert!(runs(&result, "shared").all(|run| run["watch"] == "light"));
+
+    let several = lab.run(&["restore", "--overhead", "--method", "shared,incoming"]);
+    assert!(
+        several.status == 2 && several.stderr.contains("shared; incoming"),
+        "{}",
+        several.stderr
+    );
 }

@@ -25,7 +25,9 @@ mod spool;
 pub mod versus;
 
 use crate::result::{ExplainResult, Finding};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use vmeter_trace::ops::Op;
 
 /// What to explain.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +43,9 @@ pub struct Options {
     pub vs: Option<PathBuf>,
     /// Threads of the program that the recording was made of, where that is known.
     pub recorded: Vec<i32>,
+    /// Threads of who made the recording, which are passed over. What they start is theirs, but for those that
+    /// were recorded.
+    pub makers: Vec<i32>,
     /// Events that are passed over, as if they had not been recorded.
     pub ignore: Option<fn(&vmeter_trace::ops::Op) -> bool>,
 }
@@ -107,7 +112,14 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     let mut merged = merge::Merge::open(&spool, &clocks)?;
     merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
+    let mut makers: BTreeSet<i32> = options.makers.iter().copied().collect();
     while let Some(moment) = merged.next() {
+        if makers.contains(&moment.tid) {
+            if let Op::Fork { child } = moment.op {
+                makers.extend((!options.recorded.contains(&child)).then_some(child));
+            }
+            continue;
+        }
         if options.ignore.is_some_and(|ignore| ignore(&moment.op)) {
             continue;
         }

@@ -277,6 +277,11 @@ pub fn of_children(folder: &Path) -> Result<Instance> {
     Ok(instance)
 }
 
+/// The threads of this process.
+pub fn own_threads() -> Vec<i32> {
+    numbers("/proc/self/task")
+}
+
 /// The processes that executed a program while a trace was recorded.
 ///
 /// # Errors

@@ -222,7 +222,7 @@ impl<'a> Cause<'a> {
     }
 
     /// A lock by its call, and not by what its holder does.
-    fn is_surely(&self, hop: Hop) -> bool {
+    pub(super) fn is_surely(&self, hop: Hop) -> bool {
         let name = hop.call.map_or("", |call| self.name(call));
         name == "futex(lock)" || ["flock", "fcntl"].iter().any(|lock| name.starts_with(lock))
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use vmeter_explain::kind::Kind;
 use vmeter_explain::result::{ExplainResult, Finding};
 use vmeter_explain::{explain, Options};
-use vmeter_host_tracing::record::{executed, of_children};
+use vmeter_host_tracing::record::{executed, of_children, own_threads};
 use vmeter_model::run::SourceRecord;
 use vmeter_record::recorder::Saved;
 use vmeter_record::sources::wave_trace::{self, WaveTrace, FILE};
@@ -36,17 +36,18 @@ pub(super) fn traced<T>(
     folder: &Path,
     wave: impl FnOnce() -> Result<T>,
 ) -> Result<(T, SourceRecord)> {
+    let makers = own_threads();
     let begun = of_children(folder).map_err(|error| error.to_string());
     let done = wave()?;
     let saved = begun.and_then(|instance| {
         let recorded = instance.stop().map_err(|error| error.to_string())?;
         recorded.save(&folder.join(FILE)).map_err(|error| error.to_string())
     });
-    Ok((done, wave_trace::record(saved.err())))
+    Ok((done, wave_trace::record(saved.err(), makers)))
 }
 
 /// The trace of a machine's wave, or why there is none.
-fn trace(runs: &[SavedRun], label: &str) -> Result<PathBuf, String> {
+fn trace(runs: &[SavedRun], label: &str) -> Result<(PathBuf, Vec<i32>), String> {
     let own = |(_, run): &&SavedRun| {
         run.label == label && run.sources.iter().any(|source| source.name == wave_trace::NAME)
     };
@@ -66,12 +67,19 @@ pub(super) fn waits_for(
     label: &str,
     fewest: Option<&str>,
 ) -> Result<Option<WaitsFor>, String> {
-    let own = trace(runs, label)?;
-    let vs = fewest.and_then(|fewest| trace(runs, fewest).ok());
-    // vmeter itself, which starts them, is in the trace as well.
-    let recorded = executed(&own).map_err(|error| error.to_string())?;
-    let options = Options { vs, recorded, ..Options::default() };
-    let found = explain(&[own], &options).map_err(|error| error.to_string())?;
+    let (own, mut makers) = trace(runs, label)?;
+    let twin = fewest.and_then(|fewest| trace(runs, fewest).ok());
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut recorded = executed(&own).map_err(|error| text(&error))?;
+    let vs = twin.map(|(path, threads)| {
+        makers.extend(threads);
+        path
+    });
+    if let Some(vs) = &vs {
+        recorded.extend(executed(vs).map_err(|error| text(&error))?);
+    }
+    let options = Options { vs, recorded, makers, ..Options::default() };
+    let found = explain(&[own], &options).map_err(|error| text(&error))?;
     Ok(first(&found).map(named))
 }
 

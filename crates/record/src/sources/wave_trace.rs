@@ -22,12 +22,15 @@ pub struct Parameters {
     /// Why there is none, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// vmeter's own threads when it began.
+    #[serde(default)]
+    pub makers: Vec<i32>,
 }
 
 impl Recorder for WaveTrace {
     type Parameters = Parameters;
-    /// Where the trace is, or why there is none.
-    type Raw = Result<PathBuf, String>;
+    /// Where the trace is, and vmeter's own threads in it; or why there is none.
+    type Raw = Result<(PathBuf, Vec<i32>), String>;
     const NAME: &'static str = NAME;
 
     /// Nothing is attached: who starts the wave records it.
@@ -43,7 +46,7 @@ impl Recorder for WaveTrace {
     ) -> Result<Self::Raw, SourceError> {
         match parameters.trouble {
             Some(trouble) => Ok(Err(trouble)),
-            None => path_of(dir, source, 0).map(Ok),
+            None => path_of(dir, source, 0).map(|path| Ok((path, parameters.makers))),
         }
     }
 
@@ -58,7 +61,7 @@ impl Recorder for WaveTrace {
 }
 
 /// The record of a trace that was saved as [`FILE`], or of why it was not.
-pub fn record(trouble: Option<String>) -> SourceRecord {
+pub fn record(trouble: Option<String>, makers: Vec<i32>) -> SourceRecord {
     let files: &[&str] = if trouble.is_none() { &[FILE] } else { &[] };
-    recorder::record::<WaveTrace>(files, "CLOCK_MONOTONIC", 1_000, &Parameters { trouble })
+    recorder::record::<WaveTrace>(files, "CLOCK_MONOTONIC", 1_000, &Parameters { trouble, makers })
 }
