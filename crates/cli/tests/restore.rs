@@ -358,6 +358,7 @@ fn a_delay_before_loading_and_one_after_it_are_found_where_they_are() {
     let (late, slept) = restored("", "", &rest);
     let resume = each(&late, "vmm:resume");
     let off: Vec<f64> = resume.iter().zip(&slept).map(|(found, slept)| found - slept).collect();
+    println!("vmm:resume {resume:?}, planted {slept:?}, off by {off:?}");
     assert!(
         resume.iter().zip(&slept).any(|(found, slept)| near(*found, *slept)),
         "vmm:resume {resume:?}, planted {slept:?}, off by {off:?}"
@@ -371,6 +372,7 @@ fn a_delay_before_loading_and_one_after_it_are_found_where_they_are() {
     let (early, slept) = restored(&before, &format!("-readconfig {fifo_text}"), "cat $1/state");
     let init = each(&early, "vmm:init");
     let found = least(&init) - least(&each(&plain, "vmm:init"));
+    println!("vmm:init {init:?}, {found} more than without; planted {slept:?}");
     assert!(near(found, least(&slept)), "vmm:init {found}, planted {slept:?}");
     for name in ["vmm:load-state", "vmm:load-ram", "guest:until-ready"] {
         let (plain, early) = (least(&each(&plain, name)), least(&each(&early, name)));

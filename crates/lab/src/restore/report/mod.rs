@@ -212,7 +212,9 @@ impl<'a> RestoreReport<'a> {
     /// What watching cost.
     fn overhead(&self) -> Option<Block> {
         let cost = self.result.overhead.as_ref()?;
-        Some(Block::Facts(vec![watch_fact(cost.watch, Some(cost))]))
+        // A restore is watched in one way only.
+        let value = watch_fact(cost.watch, Some(cost)).value;
+        Some(Block::Facts(vec![Fact::new("watch", value, "")]))
     }
 
     /// What loading pages first should gain, and does.
