@@ -365,7 +365,7 @@ fn a_delay_before_loading_and_one_after_it_are_found_where_they_are() {
     );
 
     let (plain, _) = restored("", "", "cat $1/state");
-    let (fifo_text, writes) = (text(&fifo), format!("{now}; sleep 1; {now}"));
+    let (fifo_text, writes) = (text(&fifo), format!("{now}; sleep 3; {now}"));
     let before = format!(
         "rm -f {fifo_text}; mkfifo {fifo_text}; {{ exec 3>{fifo_text}; {writes}; exec 3>&-; }} &"
     );
