@@ -3,10 +3,11 @@
 use super::cause::Cause;
 use super::end::End;
 use super::loops::loops;
-use super::path::Edge;
+use super::path::{Edge, Path};
 use super::subjects::partner;
 use crate::detect::segments::{NoCpu, GUEST};
 use crate::detect::{syncs, waits, View};
+use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, SubjectKind};
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
@@ -128,169 +129,288 @@ fn saving(cause: &Cause<'_>) -> u64 {
 
 /// Of threads: what nobody waits for, or nobody asked for, is no loss.
 fn thread(cause: &Cause<'_>, saving: u64) -> Option<Weight> {
-    let (view, path) = (cause.view, cause.path);
-    let group = path.root.life()?;
-    let waits_for = path.hop(1).map_or(0, |hop| hop.count);
-    let named = view.is_named(group) || view.is_beyond();
-    let vcpu = view.is_vcpu(group);
-    let alone = path.doer == 0;
-    let edge = cause.hop.map(|hop| hop.edge);
-    let why = cause.why();
-    if cause.ending.end == End::Guest
-        || view.share(saving) < 0.02
-        || saving * 10 < path.active(view).saturating_sub(path.load())
-    {
+    let thread = Thread::of(cause, saving)?;
+    if thread.is_small() || thread.is_of_requests() || thread.is_vcpus() || thread.is_of_strace() {
         return None;
     }
-    let guest = view.times_requests() && vcpu && !view.is_beyond();
-    let waits_in = cause.hop.map_or(cause.ending.call, |hop| hop.call);
-    let waits_in = waits_in.map_or("", |call| view.name(call));
-    let held = cause.held_back();
-    let computes =
-        alone && matches!(cause.ending.end, End::User | End::Syscall | End::HostLoad | End::Idle);
-    if guest
-        && !held
-        && (computes || !GUEST.contains(&waits_in))
-        && !matches!(cause.ending.end, End::Cpu(_) | End::Quota | End::Stopped(_))
-    {
-        // What it waits for in a request, the request tells.
-        return None;
+    let says_little = thread.alone && !thread.convoy && thread.says_little();
+    if says_little && (!thread.asked || thread.times_requests && !thread.named) {
+        return thread.only_computes();
     }
-    let partial = view.evidence.ends.any_gaps();
-    let asked = named || partial || view.own().is_some_and(|own| own.contains(&group));
-    let runs = |who| !view.is_beyond() && view.is_vcpu(who);
-    let halts = match cause.ending.end {
-        End::User | End::Syscall | End::HostLoad | End::Interrupt => true,
-        End::Timer => GUEST.contains(&cause.ending.call.map_or("", |call| view.name(call))),
-        _ => false,
-    };
-    if cause.doer().is_some_and(runs) && halts {
-        // It waits for a vCPU that runs its guest, or whose guest idles: the vCPU asks.
-        return None;
-    }
-    let convoy = cause.convoy().is_some();
-    let waits_by_design = cause.ending.call.is_none_or(|call| waits(view.name(call)));
-    let call = cause.ending.call.map_or("", |call| view.name(call));
-    let says_little = why != Why::Walks
-        && match cause.ending.end {
-            End::User | End::HostLoad | End::Peer(_) | End::Idle => true,
-            End::Timer if held => false,
-            End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
-            // A guest that idles does not sleep deeply.
-            End::Deep => !vcpu && waits_by_design,
-            End::Cpu(_) => !vcpu && !matches!(path.doing().no_cpu, NoCpu::Preempted(_)),
-            _ => false,
-        };
-    let strace = view.evidence.only_calls();
-    if strace && cause.ending.end == End::Idle || strace && alone && cause.ending.end == End::User {
-        // Between two calls is strace's own time, too.
-        return None;
-    }
-    let between = path.doing().ticks(|call, state| call.is_none() && state == Frame::Runs);
-    let in_calls = path.doing().all.ticks.saturating_sub(between);
-    let own = cause.ending.call.and_then(|call| path.doing().calls.get(&Some(Frame::Call(call))));
-    let of_call = own.map_or(0, |sum| sum.ticks);
-    let calls = match cause.ending.end {
-        End::InCall => !slow_call(cause),
-        // Of strace's short calls, one that is most of them.
-        End::Syscall => strace && of_call * 3 < in_calls,
-        _ => false,
-    };
-    if calls && alone && !named {
-        return None;
-    }
-    let asked = asked || strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
-    let round = loops(view, path.root);
-    if alone && !convoy && says_little && (!asked || view.times_requests() && !named) {
-        // It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
-        // What computes for most of the time is told after all else.
-        let most = cause.ending.end == End::User && view.share(saving) >= MOST;
-        let stays = !view.evidence.groups.comes_and_goes(group) && !view.times_requests();
-        let aside = if round { Aside::Alone } else { Aside::Last };
-        let max_severity = Some(Severity::Low);
-        let busy = round && matches!(cause.ending.end, End::User | End::HostLoad);
-        return ((most || busy) && stays).then_some(Weight {
-            saving,
-            max_severity,
-            aside,
-            idle: true,
-            firm: false,
-        });
-    }
-    if alone
-        && vcpu
-        && !named
-        && matches!(
-            cause.ending.end,
-            End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network
-        )
-        && GUEST.contains(&call)
-    {
+    if thread.alone && thread.vcpu && !thread.named && thread.waits_in_guest() {
         // Its guest idles.
         return None;
     }
-    let closed = partner(view, group).map_or(0.0, |(_, part, _)| part);
-    let mut max_severity = cap(cause, closed >= CLOSED || edge == Some(Edge::Lock) || convoy);
-    let firm = edge == Some(Edge::Lock) || closed >= CLOSED || convoy || vcpu;
-    let once = matches!(cause.ending.end, End::Peer(_)) && cause.ending.count < LEAST;
-    let rare = once
-        || (!alone || path.workers().is_some()) && waits_for < LEAST
-        || view.evidence.groups.comes_and_goes(group);
-    let idles = idles(view, cause) && !held;
-    let joins = edge == Some(Edge::Join);
-    let own_kernel = alone && matches!(why, Why::Work | Why::Grace);
-    let lone = closed < CLOSED && !own_kernel && !convoy && edge != Some(Edge::Lock);
-    // It asks one that is known, which does not answer: `poll (DNS server 10.0.0.1)`.
-    let unanswered = why == Why::Timer && call.contains(" (");
-    let kept = unanswered
-        || held
-        || (matches!(cause.ending.end, End::Quota | End::Stopped(_))
-            || firm && matches!(cause.ending.end, End::Cpu(_)))
-            && (named || vcpu || !alone || !matches!(cause.ending.end, End::Cpu(_)));
-    let pause = !unanswered && why == Why::Timer && is_pause(cause);
-    let lone = lone && !kept && why != Why::Walks;
-    let no_loss = lone || rare || idles && !kept || pause && !vcpu;
-    if joins || no_loss && !view.is_beyond() {
-        max_severity = Some(Severity::Low);
+    Some(thread.weight(says_little))
+}
+
+/// A thread's cause, and what is asked of it more than once.
+struct Thread<'a> {
+    cause: &'a Cause<'a>,
+    view: &'a View<'a>,
+    path: &'a Path,
+    group: GroupId,
+    /// Ticks at the end of its path.
+    saving: u64,
+    /// The user asks about it, or it is what a trace has beyond its twin's.
+    named: bool,
+    /// So, or the recording's maker started it, or the trace has gaps.
+    asked: bool,
+    vcpu: bool,
+    /// The trace times the requests of a guest.
+    times_requests: bool,
+    /// It waits for no other thread of user space.
+    alone: bool,
+    why: Why,
+    edge: Option<Edge>,
+    /// A vCPU that sleeps until a time-out of its own.
+    held: bool,
+    convoy: bool,
+    /// Share of its time and its partner's in which they wait for each other.
+    closed: f64,
+    /// The call at the end.
+    call: &'a str,
+    /// The trace has system calls only.
+    strace: bool,
+    /// It works in a loop.
+    round: bool,
+}
+
+impl<'a> Thread<'a> {
+    fn of(cause: &'a Cause<'a>, saving: u64) -> Option<Thread<'a>> {
+        let (view, path) = (cause.view, cause.path);
+        let group = path.root.life()?;
+        let strace = view.evidence.only_calls();
+        let named = view.is_named(group) || view.is_beyond();
+        let partial = view.evidence.ends.any_gaps();
+        let waits_by_design = cause.ending.call.is_none_or(|call| waits(view.name(call)));
+        let calls = strace && !(waits_by_design && matches!(cause.ending.end, End::Peer(_)));
+        let own = view.own().is_some_and(|own| own.contains(&group));
+        Some(Thread {
+            cause,
+            view,
+            path,
+            group,
+            saving,
+            named,
+            asked: named || partial || own || calls,
+            vcpu: view.is_vcpu(group),
+            times_requests: view.times_requests(),
+            alone: path.doer == 0,
+            why: cause.why(),
+            edge: cause.hop.map(|hop| hop.edge),
+            held: cause.held_back(),
+            convoy: cause.convoy().is_some(),
+            closed: partner(view, group).map_or(0.0, |(_, part, _)| part),
+            call: cause.ending.call.map_or("", |call| view.name(call)),
+            strace,
+            round: loops(view, path.root),
+        })
     }
-    if strace && edge == Some(Edge::Lock) {
-        // What ends a wait is inferred.
-        max_severity =
-            max_severity.map(|most| most.min(Severity::Medium)).or(Some(Severity::Medium));
+
+    fn end(&self) -> End {
+        self.cause.ending.end
     }
-    let beside = !round && !named && !view.own().is_some_and(|own| own.contains(&group));
-    if beside && !strace {
-        max_severity = Some(Severity::Low);
+
+    fn is_locked(&self) -> bool {
+        self.edge == Some(Edge::Lock)
     }
-    // A process that was started to compute computes.
-    let job = cause.doer().is_some_and(|who| view.evidence.groups.comes_and_goes(who))
-        && why != Why::Child
-        && matches!(cause.ending.end, End::User | End::HostLoad | End::Syscall);
-    let idle = alone && !convoy && says_little || job;
-    // Of a wait that ends nobody knows by what, the other end says more.
-    let vague = alone && !held && cause.ending.end == End::Timer && yields(cause)
-        || !alone
-            && match cause.ending.end {
-                End::Asleep | End::Interrupt | End::Idle => why == Why::Asleep,
-                End::Kernel(_) => cause.ending.call.is_none(),
-                // A circle has no end.
-                End::Peer(who) => (0..path.doer).any(|at| path.group_at(view, at) == Some(who)),
-                End::Timer => pause && yields(cause),
-                // Between two calls of strace is its own time, too.
-                End::User => strace,
+
+    /// The guest runs, or it is a small part of the trace or of what the thread does.
+    fn is_small(&self) -> bool {
+        self.end() == End::Guest
+            || self.view.share(self.saving) < 0.02
+            || self.saving * 10 < self.path.active(self.view).saturating_sub(self.path.load())
+    }
+
+    /// A vCPU's wait within a request: the request tells it.
+    fn is_of_requests(&self) -> bool {
+        let guest = self.times_requests && self.vcpu && !self.view.is_beyond();
+        let waits_in = self.cause.hop.map_or(self.cause.ending.call, |hop| hop.call);
+        let waits_in = waits_in.map_or("", |call| self.view.name(call));
+        let computes = self.alone
+            && matches!(self.end(), End::User | End::Syscall | End::HostLoad | End::Idle);
+        guest
+            && !self.held
+            && (computes || !GUEST.contains(&waits_in))
+            && !matches!(self.end(), End::Cpu(_) | End::Quota | End::Stopped(_))
+    }
+
+    /// It waits for a vCPU that runs its guest, or whose guest idles: the vCPU asks.
+    fn is_vcpus(&self) -> bool {
+        let runs = |who| !self.view.is_beyond() && self.view.is_vcpu(who);
+        let halts = match self.end() {
+            End::User | End::Syscall | End::HostLoad | End::Interrupt => true,
+            End::Timer => GUEST.contains(&self.call),
+            _ => false,
+        };
+        halts && self.cause.doer().is_some_and(runs)
+    }
+
+    /// Between two calls is strace's own time, too; and of its calls only a slow one is told, or one
+    /// that is most of them.
+    fn is_of_strace(&self) -> bool {
+        let level = self.path.doing();
+        if self.strace && (self.end() == End::Idle || self.alone && self.end() == End::User) {
+            return true;
+        }
+        let between = level.ticks(|call, state| call.is_none() && state == Frame::Runs);
+        let in_calls = level.all.ticks.saturating_sub(between);
+        let call = self.cause.ending.call.map(Frame::Call);
+        let of_call = call.and_then(|call| level.calls.get(&Some(call))).map_or(0, |sum| sum.ticks);
+        let little = match self.end() {
+            End::InCall => !slow_call(self.cause),
+            End::Syscall => self.strace && of_call * 3 < in_calls,
+            _ => false,
+        };
+        little && self.alone && !self.named
+    }
+
+    /// Its end alone is no loss: it computes, or it waits for what comes.
+    fn says_little(&self) -> bool {
+        let waits_by_design = self.cause.ending.call.is_none() || waits(self.call);
+        self.why != Why::Walks
+            && match self.end() {
+                End::User | End::HostLoad | End::Peer(_) | End::Idle => true,
+                End::Timer if self.held => false,
+                End::Timer | End::Asleep | End::Interrupt | End::Network => waits_by_design,
+                // A guest that idles does not sleep deeply.
+                End::Deep => !self.vcpu && waits_by_design,
+                End::Cpu(_) => {
+                    !self.vcpu && !matches!(self.path.doing().no_cpu, NoCpu::Preempted(_))
+                }
                 _ => false,
-            };
-    // One that computes and has no CPU meanwhile: nobody waits for it.
-    let bystander = alone && !vcpu && !asked && matches!(cause.ending.end, End::Cpu(_));
-    let unasked = closed < CLOSED && (idles && !kept || rare || bystander);
-    let aside = match joins || once || vague || unasked {
-        _ if idle && !round => Aside::Last,
-        _ if beside => Aside::Beside,
-        _ if idle => Aside::Alone,
-        true => Aside::Rare,
-        false => Aside::No,
-    };
-    Some(Weight { saving, max_severity, aside, idle, firm })
+            }
+    }
+
+    /// It computes or idles, and waits for nobody; where a guest asks, its requests are the subject.
+    /// What computes for most of the time is told after all else.
+    fn only_computes(&self) -> Option<Weight> {
+        let most = self.end() == End::User && self.view.share(self.saving) >= MOST;
+        let stays = !self.comes_and_goes() && !self.times_requests;
+        let busy = self.round && matches!(self.end(), End::User | End::HostLoad);
+        let aside = if self.round { Aside::Alone } else { Aside::Last };
+        let max_severity = Some(Severity::Low);
+        let (saving, idle, firm) = (self.saving, true, false);
+        ((most || busy) && stays).then_some(Weight { saving, max_severity, aside, idle, firm })
+    }
+
+    fn comes_and_goes(&self) -> bool {
+        self.view.evidence.groups.comes_and_goes(self.group)
+    }
+
+    fn waits_in_guest(&self) -> bool {
+        let end = self.end();
+        let idle = matches!(end, End::Timer | End::Asleep | End::Interrupt | End::Idle)
+            || end == End::Network;
+        idle && GUEST.contains(&self.call)
+    }
+
+    /// A part of what it waits for came once or a few times only.
+    fn is_rare(&self) -> bool {
+        let waits_for = self.path.hop(1).map_or(0, |hop| hop.count);
+        self.is_once()
+            || (!self.alone || self.path.workers().is_some()) && waits_for < LEAST
+            || self.comes_and_goes()
+    }
+
+    fn is_once(&self) -> bool {
+        matches!(self.end(), End::Peer(_)) && self.cause.ending.count < LEAST
+    }
+
+    fn is_firm(&self) -> bool {
+        self.is_locked() || self.closed >= CLOSED || self.convoy || self.vcpu
+    }
+
+    /// It asks one that is known, which does not answer: `poll (DNS server 10.0.0.1)`.
+    fn is_unanswered(&self) -> bool {
+        self.why == Why::Timer && self.call.contains(" (")
+    }
+
+    /// Somebody keeps it from going on.
+    fn is_kept(&self) -> bool {
+        let cpu = matches!(self.end(), End::Cpu(_));
+        let stopped = matches!(self.end(), End::Quota | End::Stopped(_));
+        self.is_unanswered()
+            || self.held
+            || (stopped || self.is_firm() && cpu)
+                && (self.named || self.vcpu || !self.alone || !cpu)
+    }
+
+    fn idles(&self) -> bool {
+        idles(self.view, self.cause) && !self.held && !self.is_kept()
+    }
+
+    fn is_beside(&self) -> bool {
+        let own = self.view.own().is_some_and(|own| own.contains(&self.group));
+        !self.round && !self.named && !own
+    }
+
+    fn max_severity(&self) -> Option<Severity> {
+        let most = cap(self.cause, self.closed >= CLOSED || self.is_locked() || self.convoy);
+        let own_kernel = self.alone && matches!(self.why, Why::Work | Why::Grace);
+        let lone = self.closed < CLOSED
+            && !own_kernel
+            && !self.convoy
+            && !self.is_locked()
+            && !self.is_kept()
+            && self.why != Why::Walks;
+        let pause = !self.is_unanswered() && self.why == Why::Timer && is_pause(self.cause);
+        let no_loss = lone || self.is_rare() || self.idles() || pause && !self.vcpu;
+        let joins = self.edge == Some(Edge::Join);
+        let low = joins || no_loss && !self.view.is_beyond() || self.is_beside() && !self.strace;
+        // What ends a wait of strace's is inferred.
+        let inferred = self.strace && self.is_locked();
+        match low {
+            true => Some(Severity::Low),
+            false if inferred => Some(most.map_or(Severity::Medium, |m| m.min(Severity::Medium))),
+            false => most,
+        }
+    }
+
+    /// Of a wait that ends nobody knows by what, the other end says more.
+    fn is_vague(&self) -> bool {
+        let pause = !self.is_unanswered() && self.why == Why::Timer && is_pause(self.cause);
+        if self.alone {
+            return !self.held && self.end() == End::Timer && yields(self.cause);
+        }
+        match self.end() {
+            End::Asleep | End::Interrupt | End::Idle => self.why == Why::Asleep,
+            End::Kernel(_) => self.cause.ending.call.is_none(),
+            // A circle has no end.
+            End::Peer(who) => {
+                let mut levels = 0..self.path.doer;
+                levels.any(|at| self.path.group_at(self.view, at) == Some(who))
+            }
+            End::Timer => pause && yields(self.cause),
+            // Between two calls of strace is its own time, too.
+            End::User => self.strace,
+            _ => false,
+        }
+    }
+
+    fn weight(&self, says_little: bool) -> Weight {
+        let groups = &self.view.evidence.groups;
+        // A process that was started to compute computes.
+        let job = self.cause.doer().is_some_and(|who| groups.comes_and_goes(who))
+            && self.why != Why::Child
+            && matches!(self.end(), End::User | End::HostLoad | End::Syscall);
+        let idle = says_little || job;
+        // One that computes and has no CPU meanwhile: nobody waits for it.
+        let bystander =
+            self.alone && !self.vcpu && !self.asked && matches!(self.end(), End::Cpu(_));
+        let unasked = self.closed < CLOSED && (self.idles() || self.is_rare() || bystander);
+        let rare = self.edge == Some(Edge::Join) || self.is_once() || self.is_vague() || unasked;
+        let aside = match rare {
+            _ if idle && !self.round => Aside::Last,
+            _ if self.is_beside() => Aside::Beside,
+            _ if idle => Aside::Alone,
+            true => Aside::Rare,
+            false => Aside::No,
+        };
+        let max_severity = self.max_severity();
+        Weight { saving: self.saving, max_severity, aside, idle, firm: self.is_firm() }
+    }
 }
 
 /// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two
