@@ -7,6 +7,7 @@
 //! evidence, each for one kind of cause; [`rank`] joins what they say about one subject
 //! into one finding. Memory is bounded by the number of subjects, not of events.
 
+mod ahead;
 mod confirm;
 pub mod contrast;
 pub mod detect;

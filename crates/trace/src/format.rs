@@ -42,7 +42,7 @@ pub static FORMATS: &[&dyn TraceFormat] = &[
 ///
 /// Streams of several CPUs are merged by time stamp; events of one CPU keep
 /// their order. Memory stays bounded however long the trace is.
-pub trait EventReader {
+pub trait EventReader: Send {
     /// What the header says.
     fn info(&self) -> &TraceInfo;
 

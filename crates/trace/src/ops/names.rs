@@ -52,6 +52,11 @@ impl Names {
         id
     }
 
+    /// The names from a number on, in the order of their numbers.
+    pub fn since(&self, from: usize) -> &[Box<str>] {
+        self.list.get(from..).unwrap_or_default()
+    }
+
     /// The name of a number.
     pub fn name(&self, id: NameId) -> &str {
         self.list.get(id.0 as usize).map_or("other", |name| name)
