@@ -133,6 +133,27 @@ impl<'a> Safe<'a> {
         Safe(Cow::Owned(out))
     }
 
+    /// A name in at most `columns` columns: its middle is cut, as names that are alike differ at
+    /// their ends.
+    pub fn shorten(&self, columns: usize, mark: &'static str) -> Safe<'_> {
+        if self.width() <= columns || columns < 3 * width(mark) {
+            return self.truncate(columns, mark);
+        }
+        let end = columns / 3;
+        let mut tail = self.0.len();
+        let mut used = 0;
+        for (at, c) in self.0.char_indices().rev() {
+            used += c.width().unwrap_or(0);
+            if used > end {
+                break;
+            }
+            tail = at;
+        }
+        let tail = &self.0[tail..];
+        let head = self.truncate(columns - width(tail), mark);
+        Safe(Cow::Owned(format!("{}{tail}", head.as_str())))
+    }
+
     /// The text in lines of at most `columns` columns, broken at spaces where there are any.
     pub fn wrap(&self, columns: usize) -> Vec<Safe<'static>> {
         let columns = columns.max(8);
@@ -222,6 +243,11 @@ mod tests {
         assert_eq!(neutralise("漢字漢字").truncate(5, "…").as_str(), "漢字…");
         assert_eq!(neutralise("abc").truncate(3, "…").as_str(), "abc");
         assert_eq!(neutralise("abcd").truncate(3, "…").as_str(), "ab…");
+        assert_eq!(
+            neutralise("init_kprobe_trace_early").shorten(16, "…").as_str(),
+            "init_kprob…early"
+        );
+        assert_eq!(neutralise("漢字漢字漢字").shorten(8, "…").as_str(), "漢字…字");
     }
 
     #[test]

@@ -164,7 +164,7 @@ fn saves(finding: &Finding) -> Fact {
         // An interval from 0 on bounds nothing.
         (Some(saving), Some([low, high])) if low > 0.0 => {
             let (saving, low) = (brief_seconds(saving), brief_seconds(low));
-            let value = format!("at most {saving} [{low} … {}]", brief_seconds(high));
+            let value = format!("at most {saving}, 95 % CI {low} to {}", brief_seconds(high));
             Fact::new("saves", value, share)
         }
         (Some(saving), _) => {

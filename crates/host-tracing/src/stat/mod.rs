@@ -148,7 +148,7 @@ fn warnings(trace: &Counted) -> Vec<String> {
     );
     say(
         losses.overwritten,
-        "events were overwritten before vmeter read them: the beginning of the trace is missing",
+        "events were overwritten in the recorder's ring buffer: the beginning of the trace is missing",
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),

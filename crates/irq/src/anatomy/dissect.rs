@@ -102,7 +102,7 @@ impl Step {
             }
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),
-            Step::Run(before) => format!("committer runs, its CPU taken from {}", thread(before)),
+            Step::Run(before) => format!("committer runs on the CPU that {} had", thread(before)),
             Step::Exit => "ioctl returns".into(),
         }
     }

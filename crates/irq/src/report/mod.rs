@@ -80,14 +80,15 @@ impl<'a> IrqReport<'a> {
     fn facts(&self) -> Vec<Fact> {
         let setup = &self.result.setup;
         let vectors = setup.vfs * setup.vectors;
-        let mut load = vec![format!("{} vCPUs", setup.vcpus)];
-        if setup.running_vcpus > 0 {
-            load.push(format!("{} of them running", setup.running_vcpus));
-        }
-        load.push(match setup.busy_cpus {
-            0 => "no load from vmeter (--busy-cpus)".into(),
+        let busy = match setup.busy_cpus {
+            0 => "none from vmeter (--busy-cpus)".into(),
             n => format!("{} keeping CPUs busy", plural(n as u64, "thread")),
-        });
+        };
+        let running = match setup.running_vcpus {
+            0 => "none".into(),
+            n => n.to_string(),
+        };
+        let load = [busy, format!("of {} vCPUs {running} runs the guest", setup.vcpus)];
         let devices = format!("{} VFs x {} vectors = {vectors}", setup.vfs, setup.vectors);
         let mut facts = vec![Fact::new("devices", devices, self.result.setup.devices.join(" "))];
         if setup.gsi_limit > 0 {
@@ -204,7 +205,7 @@ impl<'a> IrqReport<'a> {
             ),
             Column::number(&title("fit at"), 0)
                 .meaning("value of the fit at the largest number of vectors of a VM"),
-            Column::number("measured", 0).meaning("the time measured there"),
+            Column::number("measured", 0).meaning("the shortest time there"),
         ]);
         for fit in &self.result.fit {
             let at = fit.at_limit.as_ref();
@@ -423,7 +424,7 @@ impl Report for IrqReport<'_> {
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
             let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \
-                          prefers a parabola (ΔAICc above 0), and the n² share is at least 10 %.";
+                          prefers a parabola (ΔAICc above 0), and at least 10 % of the growth comes from its n² term.";
             document.push(Block::Paragraph(method.into()));
         }
         if !result.together.is_empty() {

@@ -245,7 +245,9 @@ fn noise() -> Check {
     samples.sort_by(f64::total_cmp);
     let (median, high) = (samples[100], samples[180]);
     let spread = 100.0 * (high / median - 1.0);
-    let found = format!("the same work takes {spread:.0} % longer in 1 of 10 trials");
+    let found = format!(
+        "the slowest tenth of 200 trials takes {spread:.0} % longer than the median, or more"
+    );
     if spread < 10.0 {
         return check(Name::Noise, Status::Good, found, "");
     }

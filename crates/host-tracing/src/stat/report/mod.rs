@@ -40,7 +40,7 @@ pub struct TraceStatReport<'a> {
 /// What the columns of the threads are.
 const THREADS: &str =
     "share of the trace's duration; \"not recorded\": time in which no event shows what the \
-        thread did";
+        thread did; the rest to 100 %: before its first event and after its last";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
@@ -129,7 +129,7 @@ fn columns(report: &TraceReport) -> Option<String> {
     if any(|row| row.ratio_to_peers.is_some()) {
         notes.push("vs peers = this row's mean ÷ the median of the means of the other rows of the same direction (read or write)".to_owned());
     }
-    (!notes.is_empty()).then(|| format!("Columns: {}.", notes.join("; ")))
+    (!notes.is_empty()).then(|| format!("In the tables below: {}.", notes.join("; ")))
 }
 
 /// A note that says so where counts are too low and times are missing.

@@ -216,7 +216,7 @@ impl BootReport<'_> {
             let named: Vec<String> = known
                 .iter()
                 .take(CAUSES)
-                .map(|cause| format!("{} ({})", brief(cause.at_most_s), cause.id))
+                .map(|cause| format!("{} by {}", brief(cause.at_most_s), cause.id))
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
@@ -257,15 +257,23 @@ impl BootReport<'_> {
     /// The command that measures the causes that were found, where it can.
     fn how_to_measure(&self, known: &[Known], timelines: &[&Timeline]) -> Option<Fact> {
         let own = !self.result.machine.spec.command.is_empty();
-        let things = things(timelines).into_iter().take(LARGEST).filter_map(|thing| thing.cause);
-        let mut ids: Vec<&str> = known.iter().map(|cause| cause.id).chain(things).collect();
+        let things = things(timelines);
+        let caused = things.iter().take(LARGEST).filter_map(|thing| thing.cause);
+        let mut ids: Vec<&str> = known.iter().map(|cause| cause.id).chain(caused).collect();
         ids.retain(|id| crate::findings::is_measurable(id, own));
         let mut seen = BTreeSet::new();
         ids.retain(|id| seen.insert(*id));
         ids.truncate(CAUSES);
+        // One that "could save" does not name: which of the largest it is about.
+        let about = |id: &&str| {
+            let told = known.iter().any(|cause| cause.id == *id);
+            let thing = things.iter().find(|thing| thing.cause == Some(*id)).filter(|_| !told)?;
+            Some(format!("{id}: {}", thing.name))
+        };
+        let note = ids.iter().filter_map(about).collect::<Vec<_>>().join(", ");
         let machine = if own { " -- \u{2026}" } else { "" };
         (!ids.is_empty()).then(|| {
-            Fact::new("measure it", format!("vmeter findings {}{machine}", ids.join(" ")), "")
+            Fact::new("measure it", format!("vmeter findings {}{machine}", ids.join(" ")), note)
         })
     }
 

@@ -26,15 +26,16 @@ struct Extra {
 impl Extra {
     fn heads(&self) -> Vec<Column> {
         let mut columns = vec![
-            Column { shrinks_to: Some(24), ..Column::name("activity") },
+            Column::name("activity"),
             Column::number("critical path", 0),
             Column::number("self", 1),
         ];
         columns.extend(self.cpu.then(|| Column::number("CPU", 0)));
         columns.extend(self.beside.then(|| Column::number("off path", 1)));
-        columns.push(Column { shrinks_to: Some(12), ..Column::text("phase", 3) });
+        columns.push(Column::text("phase", 4));
         columns.extend(self.insns.then(|| Column::number("instructions", 2)));
-        columns.extend(self.partial.then(|| Column::number("in runs", 4)));
+        let in_runs = || Column::number("in runs", 3).meaning("the mean counts 0 for the others");
+        columns.extend(self.partial.then(in_runs));
         columns
     }
 }

@@ -56,7 +56,7 @@ impl<'a> FindingsReport<'a> {
         };
         let saves = |c: &Contrast| Quantity::of(&c.found, Unit::Seconds).inline();
         // What the machine itself has comes before what it was given to be measured.
-        let has = |contrast: &Contrast| contrast.with == BASELINE;
+        let has = |contrast: &Contrast| !is_added(contrast);
         let best = all().max_by(|a, b| {
             let key = |c: &Contrast| (has(c), c.found.mean);
             let (a, b) = (key(a.1), key(b.1));
@@ -86,7 +86,7 @@ impl<'a> FindingsReport<'a> {
             Column::number("saves", 0),
             Column { shrinks_to: Some(16), ..Column::text("where", 0) },
             Column::number("p", 0),
-            Column::text("verdict", 0),
+            Column::text("verdict", 0).meaning("+: vmeter added the cause to the machine"),
             Column::text("published", 3),
             Column::number("whole boot", 2),
             Column::number("would have seen", 4),
@@ -300,7 +300,7 @@ fn shown(verdict: FindingVerdict) -> &'static str {
 /// A saving; of runs that are all alike, that there is none.
 fn saving(estimate: &Estimate) -> Cell {
     match (estimate.mean, estimate.ci95) {
-        (0.0, [0.0, 0.0]) => Cell::Text("none".into()),
+        (0.0, [0.0, 0.0]) => Cell::Text("0 s".into()),
         _ => Cell::Inline(Quantity::of(estimate, Unit::Seconds)),
     }
 }
@@ -314,22 +314,34 @@ fn tone(verdict: FindingVerdict) -> Tone {
     }
 }
 
+/// vmeter gave the machine the cause: the user's lacks it.
+fn is_added(contrast: &Contrast) -> bool {
+    contrast.with != BASELINE
+}
+
 fn cells(row: &FindingRow) -> Vec<Cell> {
     let verdict_tone =
         if row.verdict == FindingVerdict::Confirmed { Tone::Good } else { Tone::Muted };
-    let verdict = Cell::Toned(shown(row.verdict).into(), verdict_tone);
     let name = Cell::Name(row.id.clone());
-    let shown = row.contrasts.iter().find(|c| c.saves).or(row.contrasts.first());
+    let chosen = row.contrasts.iter().find(|c| c.saves).or(row.contrasts.first());
+    let added = chosen.is_some_and(is_added) && is_measured(row.verdict);
+    let verdict = format!("{}{}", shown(row.verdict), if added { " +" } else { "" });
+    let verdict = Cell::Toned(verdict, verdict_tone);
     let dash = || Cell::Text("-".into());
     let published = Cell::Text(row.published.clone());
-    let Some(contrast) = shown.filter(|_| is_measured(row.verdict)) else {
+    let Some(contrast) = chosen.filter(|_| is_measured(row.verdict)) else {
         return vec![name, dash(), dash(), dash(), verdict, published, dash(), dash(), dash()];
+    };
+    // Where it was looked for says nothing of a difference that is none.
+    let (found, place) = match row.verdict {
+        FindingVerdict::Confirmed => (&contrast.found, place(contrast)),
+        _ => (&contrast.saving, "-".into()),
     };
     let seen = contrast.detectable_s.map_or_else(dash, |s| Cell::Text(compact_seconds(s)));
     vec![
         name,
-        saving(&contrast.found),
-        Cell::Text(place(contrast)),
+        saving(found),
+        Cell::Text(place),
         Cell::Text(p_value(contrast.p_value)),
         verdict,
         published,

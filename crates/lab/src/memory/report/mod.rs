@@ -215,7 +215,10 @@ impl Report for MemoryReport<'_> {
             let note = format!("as the host sees it; {of}");
             document.heading("VMM process", note);
             document.push(Block::Table(vmms));
-            document.heading("What the VMM's RSS consists of", "from /proc/PID/smaps");
+            document.heading(
+                "What the VMM's RSS consists of",
+                "from /proc/PID/smaps; boot files: kernel, initrd and firmware",
+            );
             document.push(Block::Table(self.parts_table()));
         }
         if detail == Detail::Full {

@@ -363,16 +363,16 @@ impl<'a> RangeReport<'a> {
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
             let of = match (all, record.bisect, &record.build) {
-                (false, ..) => "the first and the last commit that run; 95 % CI",
-                (true, false, _) => "the last commit against the first; 95 % CI",
+                (false, ..) => "the last commit that runs against the first one; 95 % CI",
+                (true, false, _) => "the last commit against the baseline; 95 % CI",
                 (true, true, Some(_)) => {
-                    "the last commit against the first; 95 % CI, which includes what two builds may differ by"
+                    "the last commit against the baseline; 95 % CI, which includes what two builds may differ by"
                 }
                 (true, true, None) => {
-                    "the last commit against the first; 95 % CI, which includes what any two commits may differ by"
+                    "the last commit against the baseline; 95 % CI, which includes what any two commits may differ by"
                 }
             };
-            facts.push(Fact::new("last vs first", added_percent(ends), of));
+            facts.push(Fact::new("whole range", added_percent(ends), of));
         }
         facts
     }

@@ -224,7 +224,11 @@ fn draw_cell(
         }
         cell => {
             let words = words(screen, cell);
-            let words = words.truncate(column.width, screen.glyphs().ellipsis);
+            let ellipsis = screen.glyphs().ellipsis;
+            let words = match cell {
+                Cell::Name(_) => words.shorten(column.width, ellipsis),
+                _ => words.truncate(column.width, ellipsis),
+            };
             if right {
                 line.pad_to(start + column.width - words.width());
             }
