@@ -52,8 +52,8 @@ pub(crate) fn advice(
     let extra = |(pass, cost): (&u32, &Cost)| Some(cost.write - untracked.get(pass)?.write);
     let extra = median(&best.iter().filter_map(extra).collect::<Vec<_>>()).max(0.0);
     let mut reason = format!(
-        "collecting the dirty pages takes {} per pass; tracking makes the guest's writes take {} \
-            longer",
+        "in each pass, collecting the dirty pages takes {}, and tracking makes the guest's writes \
+            take {} longer",
         duration(collect),
         duration(extra)
     );

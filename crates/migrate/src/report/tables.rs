@@ -51,7 +51,7 @@ impl MigrateReport<'_> {
         let names = self.varied();
         let mut columns: Vec<Column> = names.iter().map(|name| Column::text(name, 0)).collect();
         columns.extend([
-            Column::number("dirty rate", 0),
+            Column::number("writes", 0).meaning("the guest's dirty rate"),
             Column::number("bandwidth", 0),
             Column::text("converges", 0),
             Column::number("rounds", 2),
