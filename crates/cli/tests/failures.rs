@@ -309,7 +309,7 @@ fn firmware_that_finds_nothing_to_boot_is_not_waited_for() {
         vmm,
     ]);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
-    let text = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = crate::common::one_line(&ran.stdout);
     assert!(text.contains("no kernel was seen: the firmware found nothing to boot"), "{text}");
     assert!(!text.contains("timed out"), "{text}");
 }

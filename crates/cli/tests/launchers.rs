@@ -149,7 +149,7 @@ fn what_is_not_vmeters_is_never_ended() {
             assert!(killed.expect("kill").success());
         }
         assert_eq!(alive, lives, "{name}: {said}");
-        let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let flat = crate::common::one_line(&said);
         assert!(flat.contains(says), "{name}: {said}");
         assert!(!lives || says.is_empty() || flat.contains(&pid), "{name}, its number: {said}");
         assert_eq!(ran.status, i32::from(!says.is_empty()), "{name}: {said}");
@@ -178,7 +178,7 @@ fn a_launcher_that_leaves_its_vm_is_started_once() {
         all.lines().for_each(|pid| drop(Command::new("kill").args(["-9", pid]).output()));
         assert_eq!(all.lines().count(), 1, "{arguments:?}: {}", ran.stderr);
         assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stdout);
-        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = crate::common::one_line(&ran.stderr);
         assert!(
             said.contains("keeps running") || said.contains("(ended now)"),
             "{arguments:?}: {said}"
@@ -270,7 +270,7 @@ fn a_client_of_a_daemon_is_no_vmm() {
     ] {
         let ran = boot(&options, &command);
         assert_eq!(ran.status, 1, "{name}: {}{}", ran.stdout, ran.stderr);
-        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = crate::common::one_line(&ran.stderr);
         assert!(said.contains("no VMM was seen among its processes"), "{name}: {said}");
         let pid = format!("(pid {})", std::process::id());
         assert!(said.contains(" asked ") && said.contains(&pid), "{name}: {said}");
@@ -314,7 +314,7 @@ fn two_vmms_are_said_to_be_two() {
     let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Power down"];
     let ran = lab.run(&[words.as_slice(), &["--", text(&script)]].concat());
     let said = format!("{}{}", ran.stdout, ran.stderr);
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = crate::common::one_line(&said);
     assert!(said.contains("more than one VMM ran"), "{said}");
     assert!(said.contains("whose guest said it is not known"), "{said}");
     // One whose console is a file of its own shares it with nobody.

@@ -148,7 +148,7 @@ fn what_is_missing_double_or_foreign_is_named() {
     }
     let double = merge(&[one, two, three, one], "double", &[]);
     assert_eq!(double.status, 0, "{}", double.stderr);
-    let said = double.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = crate::common::one_line(&double.stdout);
     assert!(said.contains(&format!("run {own} (pcie-root-ports=")), "{said}");
     assert!(said.contains("was named twice"), "{said}");
 

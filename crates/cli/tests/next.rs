@@ -172,7 +172,7 @@ fn no_vm_is_an_answer_and_what_can_not_be_is_refused() {
     for (arguments, status, words) in cases {
         let ran = lab.run(&[&["boot", "--next"], arguments].concat());
         assert_eq!(ran.status, status, "{arguments:?}: {}", ran.stderr);
-        let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = crate::common::one_line(&ran.stderr);
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
     let runs = std::fs::read_dir(lab.path("vmeter/runs")).into_iter().flatten().count();
@@ -211,7 +211,7 @@ fn a_restored_vm_has_no_boot_and_a_vm_that_does_not_match_is_named() {
     let ran = lab.run(&[&words[..], &[text(&launcher)]].concat());
     end(pid(&lab));
     assert_eq!(ran.status, 1, "{}", ran.stderr);
-    let said = ran.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = crate::common::one_line(&ran.stderr);
     // The last of them may be another test's.
     assert!(said.contains("does not match --match: pid "), "{said}");
 }

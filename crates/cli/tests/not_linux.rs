@@ -48,7 +48,7 @@ fn boot(lab: &Lab, options: &str, script: &str) -> Ran {
 
 fn flat(ran: &Ran) -> String {
     let all = format!("{} {}", ran.stdout, ran.stderr);
-    all.split_whitespace().collect::<Vec<_>>().join(" ")
+    crate::common::one_line(&all)
 }
 
 fn json(ran: &Ran) -> Value {
@@ -151,7 +151,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     assert!(ended.contains("vmeter ended qemu-system-x86 (pid "), "{ended}");
     assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
-    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = crate::common::one_line(&help);
     assert!(help.contains("it also kills a VM in its own session (setsid)"));
 }
 

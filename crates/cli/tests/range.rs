@@ -92,7 +92,7 @@ fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
     let saved = result["saved_in"].as_str().expect("a folder");
     let shown = lab.run(&["show", saved]).stdout;
     let inside = shown.split_once("What changed in it").expect("a heading").1;
-    let inside = inside.split_whitespace().collect::<Vec<_>>().join(" ");
+    let inside = crate::common::one_line(inside);
     assert!(inside.contains("the verdict is in the first sentence"), "{shown}");
     assert!(!inside.contains("is slower than"), "{shown}");
 
@@ -145,7 +145,7 @@ fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
         let mut words = vec!["range", "--repo", text(&repo), &range, "--seed", seed];
         words.extend(["--vmm", "mock", "--machine", "{worktree}/guest", "--save", text(&saved)]);
         let ran = lab.run(&[&words[..], &["--fail-if-slower", "20"]].concat());
-        let said = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = crate::common::one_line(&ran.stdout);
         if !said.contains("These runs show no change") {
             continue;
         }
@@ -274,7 +274,7 @@ fn a_search_says_what_it_did_not_look_for() {
         let (repo, range) = repository(&lab, 12, |i| vec![("guest", mock_guest(length(i)))]);
         let ran = lab.run(&[&["range", "--repo", text(&repo), &range], &machine[..]].concat());
         assert_eq!(ran.status, 0, "{}", ran.stderr);
-        ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+        crate::common::one_line(&ran.stdout)
     };
     let said = search(&twice);
     let both =

@@ -64,7 +64,7 @@ fn lost_events_are_said_wherever_a_figure_depends_on_them() {
         .lines()
         .filter(|l| l.trim_start().starts_with("name") || l.contains(" name "))
         .count();
-    let words = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let words = crate::common::one_line(&ran.stdout);
     let said = words.matches("lower bounds, because 842,596 events were lost").count();
     assert!(said + 1 >= tables, "{said} of {tables}\n{}", ran.stdout);
     assert!(

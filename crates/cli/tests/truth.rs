@@ -135,7 +135,7 @@ fn stamps_that_go_back_and_bytes_that_are_no_text_are_said() {
     for arguments in [["trace", "stat", text(&trace)], ["explain", text(&trace), "-v"]] {
         let ran = lab.run(&arguments);
         let both = format!("{}{}", ran.stdout, ran.stderr);
-        let both = both.split_whitespace().collect::<Vec<_>>().join(" ");
+        let both = crate::common::one_line(&both);
         assert!(both.contains("time stamps go backwards 49 times"), "{arguments:?}: {both}");
         assert!(both.contains("not UTF-8"), "{arguments:?}: {both}");
     }

@@ -340,7 +340,7 @@ fn an_impossible_total_is_left_out_and_said() {
         let shown = lab.run(&["show", text(&session)]);
         assert_eq!(shown.status, 0, "{}", shown.stderr);
         let said = format!("{}{}", shown.stdout, shown.stderr);
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = common::one_line(&said);
         assert!(said.contains(&format!("its duration of {total} ns is impossible")), "{said}");
         std::fs::write(&file, whole).expect("mended");
     }

@@ -226,6 +226,11 @@ pub fn leaves(run: &Value) -> Vec<&Value> {
     spans.iter().filter(|s| !parents.contains(&&s["id"])).collect()
 }
 
+/// Text without its line breaks and runs of spaces: what a screen wraps anywhere.
+pub fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A path as text.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")

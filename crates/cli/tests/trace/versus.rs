@@ -89,7 +89,7 @@ fn counts_that_scatter_between_boots_are_no_difference_of_machines() {
     assert!(differs(&[4000], &[4400]));
     let two = words(&[4000], &[4400]);
     let shown = lab.run(&two.iter().map(String::as_str).collect::<Vec<_>>()).stdout;
-    let said = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let said = crate::common::one_line(&shown);
     assert!(said.contains("Two recordings,"), "{shown}");
     assert!(said.contains("Two recordings of the same machine also differ"), "{shown}");
     assert!(!differs(&[4000, 4400, 4200], &[4400, 4040, 4480]));
