@@ -88,7 +88,7 @@ impl<'a> IrqReport<'a> {
             0 => "none".into(),
             n => n.to_string(),
         };
-        let load = [busy, format!("of {} vCPUs {running} runs the guest", setup.vcpus)];
+        let load = [busy, format!("{running} of {} vCPUs runs", setup.vcpus)];
         let devices = format!("{} VFs x {} vectors = {vectors}", setup.vfs, setup.vectors);
         let mut facts = vec![Fact::new("devices", devices, self.result.setup.devices.join(" "))];
         if setup.gsi_limit > 0 {

@@ -39,7 +39,7 @@ const FILES: [&str; 11] = [
 ];
 
 /// What recordings are called, beside those that a `run.json` names itself.
-const RECORDINGS: [&str; 30] = [
+const RECORDINGS: [&str; 32] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -55,6 +55,7 @@ const RECORDINGS: [&str; 30] = [
     "guest-units.json",
     "kvm-slots.txt",
     "monitor.qmp",
+    "page-faults.txt",
     "qemu-trace.events",
     "qemu-trace.log",
     "snapshot-files.txt",
@@ -70,6 +71,7 @@ const RECORDINGS: [&str; 30] = [
     "vmm-stacks.txt",
     "vmm-status.txt",
     "vmm-stderr.txt",
+    "wave-trace.dat",
 ];
 
 /// What a folder of a session's is for.

@@ -332,16 +332,11 @@ fn cells(row: &FindingRow) -> Vec<Cell> {
     let Some(contrast) = chosen.filter(|_| is_measured(row.verdict)) else {
         return vec![name, dash(), dash(), dash(), verdict, published, dash(), dash(), dash()];
     };
-    // Where it was looked for says nothing of a difference that is none.
-    let (found, place) = match row.verdict {
-        FindingVerdict::Confirmed => (&contrast.found, place(contrast)),
-        _ => (&contrast.saving, "-".into()),
-    };
     let seen = contrast.detectable_s.map_or_else(dash, |s| Cell::Text(compact_seconds(s)));
     vec![
         name,
-        saving(found),
-        Cell::Text(place),
+        saving(&contrast.found),
+        Cell::Text(place(contrast)),
         Cell::Text(p_value(contrast.p_value)),
         verdict,
         published,
