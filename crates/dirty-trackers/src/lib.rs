@@ -49,7 +49,10 @@ pub enum TrackError {
         what: &'static str,
     },
     /// The sets to collect into are not those of the slots.
-    #[error("{found} page sets for {expected} slots: one for each, in their order")]
+    #[error(
+        "got {found} page sets for {expected} slots: expected one for each slot, in the \
+        order of the slots"
+    )]
     Sets {
         /// Slots tracked.
         expected: usize,

@@ -77,7 +77,8 @@ pub enum ExplainError {
         names: String,
     },
     /// It would be compared with itself.
-    #[error("--vs {}: expected another trace, of the same without the fault; found the same file", file.display())]
+    #[error("--vs {}: expected a different trace, of the same workload without the fault; found \
+        the same file", file.display())]
     Itself {
         /// As it was named.
         file: PathBuf,

@@ -35,8 +35,8 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
     all.extend(clocks.rate().map(str::to_string));
     if clocks.tick_s().is_none() {
         all.push(
-            "the clock counts cycles and nothing tells how many a second: times are given in \
-             cycles; --cpu-hz HZ makes seconds of them"
+            "the clock counts cycles at an unknown rate, so vmeter prints times in cycles; \
+                --cpu-hz HZ converts them to seconds"
                 .to_string(),
         );
     }

@@ -128,8 +128,8 @@ impl SavedConfig {
         let Found { vfs, vectors, .. } = self.found;
         if vfs > MOST_VFS || vectors > MOST_VECTORS {
             return Err(IrqError::Usage(format!(
-                "session.json: {vfs} VFs of {vectors} vectors: expected at most {MOST_VFS} of \
-                 {MOST_VECTORS}"
+                "session.json has {vfs} VFs with {vectors} vectors each; expected at most \
+                    {MOST_VFS} VFs with {MOST_VECTORS} vectors"
             )));
         }
         Ok(())

@@ -75,7 +75,9 @@ pub fn choose(
             let probe = probe(cache).map_err(AccelError::NoKvm)?;
             let why = match probe.ring0 {
                 Quality::Native { .. } => "--accel kvm".to_owned(),
-                _ => format!("--accel kvm, though {}; --accel tcg boots here", probe.summary()),
+                _ => {
+                    format!("--accel kvm does not work here: {}; use --accel tcg", probe.summary())
+                }
             };
             Ok(choice(Accel::Kvm, why))
         }

@@ -379,8 +379,8 @@ fn untraced(run: &RunRecord, events: &[Event]) -> Option<String> {
     let calls = events.iter().any(|event| matches!(&event.what, EventKind::KernelLine { text, .. } if text.starts_with("calling ")));
     (!traced && !calls).then(|| {
         format!(
-            "the guest was not told to trace: with `{}` on its kernel's command line, the next \
-             boot has initcalls and processes, too",
+            "the guest does not trace its boot: add `{}` to its kernel's command line, and after \
+                the next boot vmeter also shows initcalls and processes",
             sources::guest_ftrace::words().join(" ")
         )
     })

@@ -195,8 +195,8 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         ));
     }
     Err(host(format!(
-        "run {index}: vmeter was stopped in each of its {} tries; the runs before it are saved: go \
-         on with --resume {}, and let vmeter run",
+        "run {index}: something stopped vmeter in each of {} tries. The earlier runs are saved: \
+            continue with --resume {}, and do not stop vmeter",
         REPEATS + 1,
         session.dir.display()
     )))

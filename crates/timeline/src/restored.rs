@@ -169,12 +169,13 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
              the snapshot's files, and KVM's exits or QEMU's trace tell the rest"
         }
         (false, true) => {
-            "when the VMM loaded what was not seen: --image FILE names the snapshot's files"
+            "vmeter did not see when the VMM loaded which part of the snapshot: name the \
+                snapshot's files with --image FILE"
         }
         (true, false) => {
             "when the guest went on was not seen (no exits of KVM, no trace of the VMM)"
         }
-        (true, true) => "no part of the snapshot was loaded there, by what was seen",
+        (true, true) => "vmeter saw no part of the snapshot being loaded there",
     };
     vec![format!("unattributed {:.3} s: {why}", seconds(all))]
 }

@@ -43,7 +43,7 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
     sums(timeline)?;
     let ids: HashSet<u32> = timeline.overlapping.iter().map(|s| s.id).collect();
     if ids.len() != timeline.overlapping.len() || ids.iter().any(|id| by_id.contains_key(id)) {
-        return Err("an id beside the tree is not unique".to_owned());
+        return Err("an id of a span outside the tree is not unique".to_owned());
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ const fn on(option: &'static str, why: &'static str) -> Line {
 /// What a minimal kernel has besides allnoconfig.
 pub const MINIMAL: &[Line] = &[
     on("64BIT", "the guest's init and vmeter's reading of RAM are for x86-64"),
-    on("EXPERT", "without CONFIG_EXPERT, Kconfig cannot switch off many options"),
+    on("EXPERT", "Kconfig lets you switch off many options only with CONFIG_EXPERT"),
     on("SMP", "--smp"),
     on("HYPERVISOR_GUEST", "for the next three"),
     on("PARAVIRT", "KVM's clock and spinlocks"),

@@ -23,8 +23,8 @@ pub struct Dirty {
     /// What the guest does (default: migration).
     #[arg(long, value_name = "NAME", value_parser = word::<WorkloadKind>())]
     workload: Option<WorkloadKind>,
-    /// Dirty-tracking mechanisms to compare, or all: kvm-legacy, kvm-manual-protect,
-    /// kvm-initially-set, kvm-ring, pagemap-scan, mprotect (default: all that this host has).
+    /// Dirty-tracking mechanisms to compare: kvm-legacy, kvm-manual-protect, kvm-initially-set,
+    /// kvm-ring, pagemap-scan, mprotect, or all (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
     /// Ways of reading and clearing the dirty bitmap to compare, or all: get_org (original loop),
@@ -71,8 +71,8 @@ pub struct Dirty {
     /// at how many dirty pages another tracker becomes the fastest.
     #[arg(long)]
     no_fit: bool,
-    /// Also measure N VMs running at once, and show p50 and p99 of their times; LIST is e.g. 1,8,32
-    /// (default: none).
+    /// Also measure several VMs at once, for each number in LIST, and show p50 and p99 of their
+    /// times, e.g. 1,8,32 (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vms: Vec<usize>,
     /// How often.

@@ -39,7 +39,7 @@ pub struct Build {
     #[arg(long, value_name = "CONFIG", value_parser = word::<Config>())]
     config: Config,
     /// For --config custom: folder of a saved `vmeter boot` of the full kernel. The custom kernel
-    /// omits its initcalls over 1 ms.
+    /// omits the initcalls that took over 1 ms in that boot.
     #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
     from: Option<PathBuf>,
     /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).

@@ -17,8 +17,8 @@ pub struct Look {
     #[arg(value_name = "PID|libvirt:NAME")]
     pub target: String,
     /// After the report, print each new line of the guest's log, and each program that the guest
-    /// executes if its kernel traces that. This ends at Ctrl-C, at the VM's end, or at --until.
-    /// vmeter reads the guest every 100 ms.
+    /// executes (if the guest's kernel traces executions). Ends at Ctrl-C, when the VM ends, or at
+    /// --until. vmeter reads the guest every 100 ms.
     #[arg(long)]
     pub follow: bool,
     /// Event that ends the boot: userspace, systemd-ready, or line:REGEX (a line of the guest's log

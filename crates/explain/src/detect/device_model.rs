@@ -70,7 +70,8 @@ impl DeviceModel {
                          vCPU)"
                     .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
-                      (which calls are in the accesses: record in dom0, and explain both)"
+                (to see the calls during the accesses: record this in dom0, and explain both \
+                traces)"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             max_severity: Some(Severity::Low),

@@ -167,8 +167,8 @@ impl PciPorts {
             suggestion: "use a machine with ECAM (q35, MMCONFIG enabled): one exit a word; fewer \
                          buses and functions to scan save both"
                 .into(),
-            confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (pci_config_reads and writes \
-                      among the counts)"
+            confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (the counts include \
+                pci_config_reads and pci_config_writes)"
                 .into(),
             ..Candidate::default()
         })

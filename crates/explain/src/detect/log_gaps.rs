@@ -101,7 +101,8 @@ impl LogGap {
                 },
                 |(_, remedy)| (*remedy).to_string(),
             ),
-            confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (what is called meanwhile)"
+            confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (shows the VMM's system calls \
+                in that time)"
                 .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()

@@ -48,13 +48,13 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "from its line to the next of that thread"
+                "from this line to the next line of the same thread"
             }
             _ => "from the thread's line before to its own",
         };
         let claim = format!(
-            "{bound}, {name} takes a median of {}, {} times: {} in all, {} of the traced time; the \
-             log does not tell how much of it the guest runs",
+            "{bound}, {name} takes a median of {}, {} times: {} in all, {} of the traced time; \
+                the log does not tell for how much of this time the guest runs",
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),

@@ -89,7 +89,9 @@ impl Signals {
             saving,
             summary: format!("{threads} is interrupted by {times} signals{by}"),
             chain: vec![view.link(file, claim, (count, saving), &[], &[])],
-            suggestion: "tell by an eventfd, a futex or a flag instead; or send fewer".into(),
+            suggestion: "notify by an eventfd, a futex or a flag instead of a signal, or send \
+                fewer signals"
+                .into(),
             confirm: "strace -f -c -e trace=tgkill,kill,rt_sigreturn -p PID".into(),
             max_severity: Some(if known.is_some() { Severity::Medium } else { Severity::Low }),
             aside: if known.is_none() { Aside::Rare } else { Aside::No },

@@ -214,7 +214,9 @@ impl Cause<'_> {
         match (self.ending.end, self.path.workers()) {
             (End::Cpu(rival), None) if self.path.group_at(self.view, 0) == Some(rival) => {
                 match self.path.root {
-                    Frame::Life(_) => "keep each other off the CPU: they share too few".into(),
+                    Frame::Life(_) => "they keep each other off the CPU, because they share too \
+                        few CPUs"
+                        .into(),
                     _ => format!("has no CPU, which others of {} have", self.view.threads(rival)),
                 }
             }
@@ -340,7 +342,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             (format!("let it use another CPU (taskset -p), or give {rival} a lower priority or another CPU"),
              "perf sched record -- sleep 5 && perf sched timehist")
         }
-        (Why::NoCpu, _) => ("fewer threads beside it, or CPUs of its own".into(), "perf sched record -- sleep 5 && perf sched timehist"),
+        (Why::NoCpu, _) => ("run fewer threads beside it, or give it its own CPUs".into(), "perf sched record -- sleep 5 && perf sched timehist"),
         (Why::Throttled, _) => ("raise the cgroup's cpu.max, or do with less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
         (Why::Stopped, _) => ("find what sends it SIGSTOP, or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
         (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
@@ -348,14 +350,16 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             "strace -f -T -e trace=network,read,write -p PID"),
         (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Timer, _) if cause.held_back() => (
-            "find what makes the vCPU's thread sleep while its guest has work: auto-converge of a migration does, and retries of a call do".into(),
+            "find what makes the vCPU's thread sleep while its guest has work, e.g. a \
+                migration's auto-converge, or retries of a call".into(),
             "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Work, _) if cause.is_interrupted() => ("have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(), "perf stat -e irq:softirq_entry -a -A sleep 5"),
         (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or do it once for many"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
-        (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("fewer {call}: one for many requests, or a faster disk"), "perf trace -s -p PID sleep 5"),
+        (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("make fewer {call} calls, \
+            each for many requests, or use a faster disk"), "perf trace -s -p PID sleep 5"),
         (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
         (Why::Child, _) => ("do it in the process itself, or many at a time in one process".into(), "strace -f -c -e trace=process -p PID"),

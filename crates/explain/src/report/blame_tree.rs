@@ -10,7 +10,11 @@ use vmeter_render::quantity::{brief_percent, compact_seconds, grouped};
 /// Appends both.
 pub(super) fn pictures(document: &mut Document, result: &ExplainResult) {
     if !result.waits.is_empty() {
-        document.heading("The longest waits", "who waits, and what those do who are waited for");
+        document.heading(
+            "The longest waits",
+            "the threads that wait, and what the threads do \
+            for which they wait",
+        );
     }
     for wait in &result.waits {
         let begin = format!("+{:.3} s", wait.start_s);

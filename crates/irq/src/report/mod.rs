@@ -99,7 +99,8 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "smallest number of vfio-msix lines in /proc/interrupts with any strategy";
+            let note = "number of vfio-msix lines in /proc/interrupts, with the strategy that \
+                has the fewest";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts

@@ -127,7 +127,7 @@ impl Waves {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.kept.contains_key(&request.index) {
             state.kept.clear();
-            let scratch = Scratch::new().context("cannot make a folder for runs at once")?;
+            let scratch = Scratch::new().context("cannot make a folder for concurrent runs")?;
             let wave = wave_of(&state.begins, request.index, at_once(request.machine));
             let wave: Vec<u32> = wave.collect();
             state.kept = recorded(&wave, scratch.path(), request, boot)?;

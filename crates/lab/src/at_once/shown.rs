@@ -250,7 +250,7 @@ fn cause(level: &Level) -> Option<String> {
 fn knee(levels: &Levels) -> String {
     let slope = levels.slope_s.map_or_else(String::new, |slope| {
         let (more, by) = (if slope < 0.0 { "less" } else { "more" }, compact_seconds(slope.abs()));
-        format!("A VM takes {by} {more} for each further one at once")
+        format!("For each additional VM that runs at the same time, a VM takes {by} {more}")
     });
     match levels.knees.first() {
         Some(knee) => format!(
@@ -260,7 +260,10 @@ fn knee(levels: &Levels) -> String {
             compact_seconds(knee.jump_s),
             p_value(knee.p_value)
         ),
-        None if levels.all.len() < 4 => format!("{slope}; a knee takes four numbers to be told."),
+        None if levels.all.len() < 4 => format!(
+            "{slope}; to find a knee, vmeter needs at least \
+            four numbers of VMs."
+        ),
         None => format!("{slope}; no knee is found."),
     }
 }

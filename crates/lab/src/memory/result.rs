@@ -229,8 +229,9 @@ fn hints(machines: &[MachineMemory]) -> Vec<String> {
     };
     let silent = machines.iter().find(silent).map(|machine| {
         format!(
-            "{}: no /proc/meminfo from the guest, so vmeter reports the VMM's memory only. Make the guest run `cat \
-             /proc/meminfo` on its console, and stop after it: --until 'line:REGEX'",
+            "{}: the guest printed no /proc/meminfo, so vmeter reports only the VMM's memory. \
+                Make the guest run `cat /proc/meminfo` on its console, and end the run after \
+                that output with --until 'line:REGEX'",
             machine.label
         )
     });

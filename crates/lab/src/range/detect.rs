@@ -114,7 +114,9 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
                 more with `vmeter range --resume`"
         ),
         Needs::OtherBuilds(floor) => format!(
-            "no number of runs finds a step of {asked} %: commits differ among themselves by too much, and {floor:.1} % is the least that is found with 80 % power; --builds N averages out what layout adds"
+            "no number of runs finds a step of {asked} %, because the noise between commits is \
+                too large: {floor:.1} % is the smallest step found with 80 % power. --builds N \
+                averages out the noise of code layout"
         ),
     }
 }

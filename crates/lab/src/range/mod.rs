@@ -181,8 +181,8 @@ fn described(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeRecor
     let history = history::history(&repo, range, watch.interrupt)?;
     if history.filtered {
         watch.progress.warn(
-            "the commits name filters for some files (\"filter=\" in .gitattributes, as Git LFS \
-             does): vmeter runs none, so those files are built as git stores them",
+            "some files have a git filter (\"filter=\" in .gitattributes, as Git LFS uses): \
+                vmeter runs no filter, so the build gets those files as git stores them",
         );
     }
     Ok(RangeRecord {

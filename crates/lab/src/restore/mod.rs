@@ -271,8 +271,10 @@ impl RestoreOptions {
             return Err(usage("--overhead: not with --prefetch or --concurrency"));
         }
         match (&self.create, &self.restore) {
-            (Some(_), None) => Err(usage("--create: --restore CMD says how it is restored")),
-            (None, Some(_)) => Err(usage("--restore: --create CMD says how the snapshot is made")),
+            (Some(_), None) => Err(usage("--create also needs --restore CMD, the command that \
+                restores the snapshot")),
+            (None, Some(_)) => Err(usage("--restore also needs --create CMD, the command that \
+                makes the snapshot")),
             (Some(_), Some(_)) if !self.methods.is_empty() => Err(usage(
                 "--method is how vmeter restores a machine of QEMU's; --restore CMD says it itself",
             )),
@@ -350,8 +352,9 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     }
     if spec.until.as_deref().is_none_or(|until| until == "poweroff") {
         return Err(usage(
-            "--ready: the guest must print something after it went on: --ready 'line:REGEX', which it prints \
-             again and again, or leave --initrd and the command line out for vmeter's own guest, which does",
+            "--ready: after the restore, the guest must print a line again and again. Name that \
+                line with --ready 'line:REGEX', or omit --initrd and the command line to use \
+                vmeter's own guest, which prints one",
         ));
     }
     let options = if own { vec![format!("vmeter.tick={TICK_MS}")] } else { Vec::new() };

@@ -91,7 +91,8 @@ fn plain(path: &Path) -> Result<&str> {
     let odd = |c: char| c.is_control() || "%\"\\".contains(c);
     path.to_str().filter(|text| path.is_absolute() && !text.contains(odd)).ok_or_else(|| {
         usage(format!(
-            "{}: Slurm takes no such path in a job script: choose one without % \\ \" with --save DIR",
+            "{}: a Slurm job script cannot hold this path: with --save DIR, choose a path \
+                without % \\ \"",
             path.display()
         ))
     })

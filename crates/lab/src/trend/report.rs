@@ -115,10 +115,10 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     }
     if change.other_days {
         return format!(
-            "{took} Undecided: of the new sessions and those before, only one group began on weekends \
-             (UTC). Either the machine is {as_word}, or its host is {as_word} on such days. To \
-             decide, measure on the same days, or use vmeter boot --baseline, which boots both \
-             machines in turn."
+            "{took} Undecided: either the new sessions or the earlier ones began on weekends \
+                (UTC), but not both. Either the machine is {as_word}, or its host is {as_word} \
+                on weekends. To decide, measure on the same days of the week, or use vmeter boot \
+                --baseline, which boots both machines in turn."
         );
     }
     if change.verdict == TrendVerdict::Undecided {

@@ -204,7 +204,11 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
             "what is added is printed; --no-inject adds nothing. An installer may keep words such \
              as printk.devkmsg=on for the system that it installs",
         ),
-        (false, false) => ("allowed", "to a QEMU that it executes, when it executes it"),
+        (false, false) => (
+            "allowed",
+            "to the QEMU that the command starts, at the moment when \
+            it starts QEMU",
+        ),
     };
     machine.choose("added arguments", value, why);
 }

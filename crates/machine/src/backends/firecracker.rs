@@ -148,7 +148,7 @@ impl Dialect for Firecracker {
             Err(error) => told.remarks.push((
                 "configuration",
                 Path::new(file).display().to_string(),
-                format!("{error}: nothing is read of it or added to it"),
+                format!("{error}: vmeter reads nothing from it and adds nothing to it"),
             )),
         }
         told

@@ -260,7 +260,8 @@ impl Report for MigrateReport<'_> {
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document.heading(
             "Remaining",
-            "MB to send over time, one run each; at the left: top of the scale",
+            "MB left to send, over time; one row per run; the number at the left is the top of \
+                the row's scale",
         );
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "from dirty rate and bandwidth alone");

@@ -133,11 +133,9 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let mend = match rustix::process::geteuid().is_root() {
-                true => {
-                    "root may not read it either, because vmeter is in a container or a security \
+                true => "even root cannot read it, because vmeter is in a container or a security \
                         module forbids it: run vmeter look on the host itself"
-                        .to_owned()
-                }
+                    .to_owned(),
                 false => format!(
                     "look as the user and group that it runs as, or as root: sudo vmeter look {pid}"
                 ),

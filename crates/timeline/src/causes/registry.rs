@@ -90,7 +90,8 @@ causes! {
     BOUNCE_BUFFERS = "bounce-buffers", "memory set aside for devices that can't reach all of it";
     I8042_PROBE = "i8042-probe", "the kernel probes keyboard and mouse";
     USB_CORE = "usb-core", "a USB core without a controller";
-    RAID_AUTODETECT = "raid-autodetect", "a wait for all disks, to find arrays of an old kind";
+    RAID_AUTODETECT = "raid-autodetect", "a wait for all disks, to find RAID arrays of an old \
+        format";
     HIBERNATION_IMAGE = "hibernation-image", "a search for an image to resume from";
     ROOT_DELAY = "root-delay", "a fixed wait before the root is mounted";
     EARLY_CONSOLE = "early-console", "an early console that polls a UART for each byte";

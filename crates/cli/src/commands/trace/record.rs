@@ -33,7 +33,7 @@ pub struct Record {
     /// Stop recording after S seconds (default: at Ctrl-C).
     #[arg(long, value_name = "S", value_parser = seconds)]
     duration: Option<Duration>,
-    /// Stop recording at this size of the trace.
+    /// Stop recording when the trace reaches this size.
     #[arg(long, value_name = "MIB", default_value_t = 1024,
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     limit: u64,

@@ -32,7 +32,8 @@ pub(super) const BIOS_FAST: Finding = Finding {
     cause: registry::BIOS_FAST,
     what: "the firmware looks for disks, keyboards and option ROMs before it loads the kernel",
     published: "63 → 19 ms",
-    stand_in: "SeaBIOS as it is, of a machine without SATA, SMBus, SMM and keyboard controller",
+    stand_in: "an unchanged SeaBIOS, on a machine without SATA, SMBus, SMM and keyboard \
+        controller",
     expected: &["bios:overhead"],
     contrasts: &[Pair::of(
         &[],

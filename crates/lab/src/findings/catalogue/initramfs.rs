@@ -49,7 +49,8 @@ pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
     what: "glibc and its linker are unpacked, and link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
-    stand_in: "one dynamic glibc program, which vmeter's init (without a C library) does without",
+    stand_in: "one dynamically linked glibc program; vmeter's init uses no C library, so it does \
+        not need this program",
     expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,

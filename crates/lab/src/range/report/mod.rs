@@ -157,8 +157,8 @@ impl<'a> RangeReport<'a> {
             return String::new();
         }
         format!(
-            " The ends differ by {}: another commit changed the time too. A search names one; `vmeter range` \
-             without --bisect measures every commit.",
+            " The ends differ by {}: another commit changed the time too. A search names only \
+                one commit; `vmeter range` without --bisect measures every commit.",
             added_percent(ends)
         )
     }
@@ -170,8 +170,8 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Seen once, not again: in the first boots slow ones were {} since {last}, and new boots \
-                     of all commits do not show it ({shares}).",
+                    " Seen once, not again: among the first boots, slow ones were {} from {last} \
+                        on, but new boots of all commits do not show this ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }
@@ -275,7 +275,8 @@ impl<'a> RangeReport<'a> {
                 self.or_beside(change)
             ),
             [first, .., last] => format!(
-                "One of {} commits, {} to {}, made it {} {figures}; those between cannot be measured.",
+                "One of {} commits, {} to {}, made the run {} {figures}; vmeter cannot measure \
+                    the commits between the two.",
                 change.commits.len(),
                 self.named(*first),
                 self.named(*last),

@@ -309,7 +309,10 @@ fn pays(machine: &Restored, boot: Option<&BootResult>) -> Option<String> {
     Some(match gain > 0.0 {
         true => {
             let times = (made.create_s / gain).ceil().max(1.0) as u64;
-            format!("The snapshot took {cost} to make: it pays from restore {times} on.")
+            format!(
+                "Making the snapshot took {cost}; from restore number {times} on, restoring \
+                has saved more time than that."
+            )
         }
         false => {
             format!("The snapshot took {cost} to make, and restoring it is slower than booting.")

@@ -164,7 +164,8 @@ pub(super) const ALL: &[Candidate] = &[
                 let waits = machine.kernel_value("rootdelay").is_some();
                 (!waits).then(|| "its kernel's command line has no rootdelay=".to_owned())
             },
-            gives_up: "the fixed wait: rootwait instead waits until the root's device exists",
+            gives_up: "the kernel waits for a fixed time; with rootwait it waits only until the \
+                root device exists",
             predicts: &[Part::Word("rootdelay")],
             ..Remedy::FREE
         },

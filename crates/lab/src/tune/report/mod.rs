@@ -161,8 +161,8 @@ impl<'a> TuneReport<'a> {
         if let Some(table) = self.steps() {
             let (within, of) = self.result.predictions;
             let note = format!(
-                "found: what the tuned machine takes more without it, ± 95 %; {within} of {of} measured \
-                 gains are within what was predicted"
+                "found: how much longer the tuned machine takes without the change, ± 95 %; \
+                    {within} of {of} measured gains are in the predicted range"
             );
             document.heading("Steps", note);
             document.push(Block::Table(table));

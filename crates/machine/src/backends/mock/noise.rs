@@ -91,7 +91,7 @@ impl Noise {
         };
         if !valid || words.next().is_some() {
             return Err(format!(
-                "noise {name}: {more} is no correlation below 1 or number of runs"
+                "noise {name}: {more} is neither a correlation below 1 nor a number of runs"
             ));
         }
         Ok(Noise { kind, size, more, slow: 0.0 })

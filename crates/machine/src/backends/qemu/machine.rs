@@ -303,8 +303,8 @@ impl Builder<'_> {
         }
         let why = match name {
             "virtio-blk" if self.is_microvm() => {
-                "--root; without ACPI the guest finds it only if its kernel has \
-                 CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES, which Debian's have not"
+                "--root; without ACPI the guest finds the root device only if its kernel has \
+                    CONFIG_VIRTIO_MMIO_CMDLINE_DEVICES, and Debian's kernels lack this option"
                     .to_owned()
             }
             "virtio-blk" | "dax" | "nvdimm" if self.accel == Accel::Icount => {
@@ -390,7 +390,8 @@ impl Builder<'_> {
         if self.root_is_memory() {
             words.push((
                 "swiotlb=noforce".into(),
-                "room for persistent memory costs the guest 64 MiB of bounce buffers otherwise",
+                "without this, room for persistent memory costs the guest 64 MiB of bounce \
+                    buffers",
             ));
         }
         if self.request.own_init() {

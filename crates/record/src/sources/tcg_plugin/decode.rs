@@ -98,8 +98,8 @@ fn notes(stamps: &Stamps, names: &BTreeMap<u32, Listed<'_>>, clock: &Clock) -> V
     }
     if matches!(clock, Clock::Virtual(time) if time.is_unknown()) {
         notes.push(
-            "without the guest's trace, virtual time is that of its instructions alone: idle \
-             time is missing"
+            "without the guest's trace, virtual time counts only the guest's instructions, not \
+                its idle time"
                 .to_owned(),
         );
     }

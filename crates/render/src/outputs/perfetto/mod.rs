@@ -32,7 +32,7 @@ impl Output for Perfetto {
     }
 
     fn about(&self) -> &'static str {
-        "a Perfetto trace for ui.perfetto.dev, where there is a timeline"
+        "a Perfetto trace for ui.perfetto.dev, if the result has a timeline"
     }
 
     fn extensions(&self) -> &'static [&'static str] {

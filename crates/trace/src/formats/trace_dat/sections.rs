@@ -153,7 +153,7 @@ impl<'a> Sections<'a> {
                 let next = self.at.checked_add(size).filter(|next| *next <= self.file.len());
                 self.at = next.ok_or_else(|| {
                     format!(
-                        "the file ends at {} bytes, within {size} at {}",
+                        "the file ends after {} bytes, inside a part of {size} that begins at {}",
                         self.file.len(),
                         self.at
                     )
