@@ -214,9 +214,9 @@ impl Cause<'_> {
         match (self.ending.end, self.path.workers()) {
             (End::Cpu(rival), None) if self.path.group_at(self.view, 0) == Some(rival) => {
                 match self.path.root {
-                    Frame::Life(_) => "they keep each other off the CPU, because they share too \
-                        few CPUs"
-                        .into(),
+                    Frame::Life(_) => {
+                        "keep each other off the CPU, because they share too few".into()
+                    }
                     _ => format!("has no CPU, which others of {} have", self.view.threads(rival)),
                 }
             }
