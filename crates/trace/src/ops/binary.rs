@@ -141,14 +141,14 @@ pub(super) fn futex(name: NameId, operation: u32, value: u32, names: &mut Resolv
 }
 
 /// A mutex of glibc, musl or Rust has the value 2 while others wait for it; `FUTEX_LOCK_PI` is a lock by
-/// itself (kernel: include/uapi/linux/futex.h). What waits for another value is a condition, a semaphore
-/// or an event (QEMU's has −1).
+/// itself (kernel: include/uapi/linux/futex.h). A condition or a semaphore waits by a bit set or for 0,
+/// an event of QEMU's for -1. Of other values (parking_lot's 1) what the threads do tells.
 pub(crate) fn futex_waits(operation: u32, value: u32) -> Option<&'static str> {
     match (operation & 0x7f, value) {
         (6 | 13, _) | (0 | 9, 2) => Some("futex(lock)"),
+        (9, _) | (0, 0 | u32::MAX) => Some("futex(wait)"),
         // musl keeps the owner's number, with the highest bit.
-        (0, value) if value >> 31 == 1 && value != u32::MAX => Some("futex(lock)"),
-        (0 | 9, _) => Some("futex(wait)"),
+        (0, value) if value >> 31 == 1 => Some("futex(lock)"),
         _ => None,
     }
 }
