@@ -352,7 +352,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let ram = folder.path().join("ram");
         std::fs::write(&ram, vec![1u8; 8 * PAGE as usize]).expect("written");
-        let load = |text: &str| List::parse(text).expect("a list").load(&[ram.clone()]);
+        let load = |text: &str| List::parse(text).expect("a list").load(std::slice::from_ref(&ram));
         assert_eq!(load("ram 4096 8192").expect("loaded").bytes, 8192);
         let why = load("memory 0 4096").expect_err("no such file").to_string();
         assert!(why.contains("memory") && why.contains("ram"), "{why}");
