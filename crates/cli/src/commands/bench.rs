@@ -6,7 +6,6 @@ use crate::output::Output;
 use crate::progress::Bar;
 use crate::Status;
 use clap::{Args, Parser};
-use vmeter_lab::at_once;
 use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::Shown;
 use vmeter_model::MachineSpec;
@@ -128,9 +127,9 @@ pub fn run(arguments: Bench, out: &Output) -> anyhow::Result<Status> {
     }
     let (detect, concurrency) = (arguments.detect, arguments.concurrency);
     let options = BenchOptions { machines, detect, concurrency, runs };
-    let (session, result) = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let (spread, result) = bench(&options, &mut Watch::new(&mut bar, &interrupt))?;
     let gates = limit.map_or_else(Vec::new, |limit| vmeter_lab::bench::gates(&result, &limit));
-    let answer = at_once::shown(&session, Shown(result))?;
+    let answer = spread.shown(Shown(result));
     let status = output::done(answer.as_ref(), &Views::default(), out)?;
     Ok(ruled(status, &gates))
 }

@@ -7,7 +7,6 @@ use crate::progress::Bar;
 use crate::Status;
 use clap::Args;
 use std::path::PathBuf;
-use vmeter_lab::at_once;
 use vmeter_lab::boot::{boot, regression, BootOptions};
 use vmeter_lab::next::{next as follow_next, NextOptions};
 use vmeter_lab::Shown;
@@ -117,12 +116,12 @@ pub fn run(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     if let Some(few) = baseline.as_ref().and_then(|_| regression::too_few(&options)) {
         watch.progress.warn(&few);
     }
-    let (session, mut result) = boot(&options, &mut watch)?;
+    let (spread, mut result) = boot(&options, &mut watch)?;
     let gate = match &baseline {
         Some(baseline) => regression::judge(baseline, &mut result, limit)?,
         None => None,
     };
-    let answer = at_once::shown(&session, Shown(result))?;
+    let answer = spread.shown(Shown(result));
     let status = output::done(answer.as_ref(), &arguments.views.into(), out)?;
     Ok(ruled(status, gate.as_slice()))
 }

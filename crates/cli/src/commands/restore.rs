@@ -8,7 +8,6 @@ use crate::Status;
 use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
-use vmeter_lab::at_once;
 use vmeter_lab::restore::{
     prefetch_list, restore, Cache, Method, Prefetch, RestoreOptions, RestoreResult,
 };
@@ -140,10 +139,10 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     };
     let interrupt = Interrupt::install()?;
     let mut bar = Bar::new(out.quiet);
-    let (session, result) = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
+    let (spread, result) = restore(&options, &mut Watch::new(&mut bar, &interrupt))?;
     if let Some(file) = &arguments.prefetch_list {
         write_list(&result, file)?;
     }
     let views = Views { long: arguments.long, ..Views::default() };
-    output::done(at_once::shown(&session, Shown(result))?.as_ref(), &views, out)
+    output::done(spread.shown(Shown(result)).as_ref(), &views, out)
 }

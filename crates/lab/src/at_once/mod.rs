@@ -9,7 +9,7 @@ mod shown;
 mod tail;
 
 pub use levels::{levels, Knee, Level, Levels};
-pub use shown::shown;
+pub use shown::Spread;
 pub use tail::WaitsFor;
 
 use crate::boots::BootRequest;

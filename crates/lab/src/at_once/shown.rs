@@ -84,17 +84,30 @@ fn json(levels: &BTreeMap<String, Levels>) -> Vec<LevelsRow<'_>> {
     rows
 }
 
-/// An answer of a session, with what several VMs at once come to, if it had any.
-///
-/// # Errors
-/// When the session cannot be read.
-pub fn shown<A: Answer + 'static>(session: &Session, answer: A) -> Result<Box<dyn Answer>> {
-    if !session.record.machines.iter().any(is_spread) {
-        return Ok(Box::new(answer));
+/// What several VMs at once come to, by machine; of a session without such it is empty.
+pub struct Spread(BTreeMap<String, Levels>);
+
+impl Spread {
+    /// Of a session. An experiment gives it in the session's place: while a session is open, vmeter
+    /// works in its folder.
+    ///
+    /// # Errors
+    /// When the session cannot be read.
+    pub fn of(session: &Session) -> Result<Spread> {
+        if !session.record.machines.iter().any(is_spread) {
+            return Ok(Spread(BTreeMap::new()));
+        }
+        let (finished, _) = session.finished()?;
+        Ok(Spread(levels(&session.record.machines, &finished, session.record.seed)))
     }
-    let (finished, _) = session.finished()?;
-    let levels = levels(&session.record.machines, &finished, session.record.seed);
-    Ok(Box::new(AtOnce { answer, levels }))
+
+    /// The session's answer, with this.
+    pub fn shown<A: Answer + 'static>(self, answer: A) -> Box<dyn Answer> {
+        match self.0.is_empty() {
+            true => Box::new(answer),
+            false => Box::new(AtOnce { answer, levels: self.0 }),
+        }
+    }
 }
 
 /// An answer with several VMs at once.

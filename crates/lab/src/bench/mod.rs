@@ -2,7 +2,7 @@
 
 pub mod report;
 
-use crate::at_once;
+use crate::at_once::{self, Spread};
 use crate::autocorrelation;
 use crate::blocks::{blocks, in_blocks, runs_each, ByBlock};
 use crate::booter::{Ready, Recorder};
@@ -73,13 +73,13 @@ impl Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<(Session, BenchResult)> {
+pub fn bench(options: &BenchOptions, watch: &mut Watch<'_>) -> Result<(Spread, BenchResult)> {
     if options.detect.is_some() && options.machines.len() < 2 && options.runs.resume.is_none() {
         return Err(usage("--detect needs a machine to compare with: add --vs SPEC"));
     }
     let session = carry_out(KIND, &options.runs, options, watch)?;
     let result = result(&session)?;
-    Ok((session, result))
+    Ok((Spread::of(&session)?, result))
 }
 
 impl Measurement for BenchOptions {
@@ -338,7 +338,7 @@ impl Experiment for Kind {
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         let session = Session::open(dir)?;
-        at_once::shown(&session, Shown(result(&session)?))
+        Ok(Spread::of(&session)?.shown(Shown(result(&session)?)))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -7,7 +7,7 @@ pub mod regression;
 pub mod report;
 pub(crate) mod result;
 
-use crate::at_once;
+use crate::at_once::{self, Spread};
 use crate::blocks::runs_each;
 use crate::booter::{Ready, Recorder};
 use crate::boots::Boots;
@@ -71,7 +71,7 @@ pub struct Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't boot it, an interruption.
-pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<(Session, BootResult)> {
+pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<(Spread, BootResult)> {
     if options.detect.is_some() && options.baseline.is_none() && options.runs.resume.is_none() {
         return Err(usage(
             "--detect needs a baseline: add --baseline DIR, where DIR is a saved \
@@ -80,7 +80,7 @@ pub fn boot(options: &BootOptions, watch: &mut Watch<'_>) -> Result<(Session, Bo
     }
     let session = carry_out(KIND, &options.runs, options, watch)?;
     let result = result(&session)?;
-    Ok((session, result))
+    Ok((Spread::of(&session)?, result))
 }
 
 impl Measurement for BootOptions {
@@ -217,7 +217,7 @@ impl Experiment for Kind {
 
     fn marked(&self, dir: &Path, marks: &[String]) -> Result<Box<dyn Answer>> {
         let session = Session::open(dir)?;
-        at_once::shown(&session, Shown(marked(&session, marks)?))
+        Ok(Spread::of(&session)?.shown(Shown(marked(&session, marks)?)))
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -24,7 +24,7 @@ pub use prefetch::{prefetch_list, Gain, Prefetch};
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 
-use crate::at_once;
+use crate::at_once::{self, Spread};
 use crate::blocks::in_blocks;
 use crate::boot::overhead;
 use crate::boot::plan::Levels;
@@ -118,13 +118,10 @@ pub struct Config {
 ///
 /// # Errors
 /// A machine that is not valid, a host that can't run it, a snapshot that cannot be made, an interruption.
-pub fn restore(
-    options: &RestoreOptions,
-    watch: &mut Watch<'_>,
-) -> Result<(Session, RestoreResult)> {
+pub fn restore(options: &RestoreOptions, watch: &mut Watch<'_>) -> Result<(Spread, RestoreResult)> {
     let session = carry_out(KIND, &options.runs, options, watch)?;
     let result = result(&session)?;
-    Ok((session, result))
+    Ok((Spread::of(&session)?, result))
 }
 
 fn words<W: Word>(all: &[W]) -> Vec<String> {
@@ -446,7 +443,7 @@ impl Experiment for Kind {
 
     fn answer(&self, dir: &Path) -> Result<Box<dyn Answer>> {
         let session = Session::open(dir)?;
-        at_once::shown(&session, Shown(result(&session)?))
+        Ok(Spread::of(&session)?.shown(Shown(result(&session)?)))
     }
 
     fn boots(&self) -> Result<(), &'static str> {
