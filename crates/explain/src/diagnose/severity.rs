@@ -154,7 +154,9 @@ struct Thread<'a> {
     saving: u64,
     /// The user asks about it, or it is what a trace has beyond its twin's.
     named: bool,
-    /// So, or the recording's maker started it, or the trace has gaps.
+    /// The recording's maker started it.
+    own: bool,
+    /// One of these, or the trace has gaps.
     asked: bool,
     vcpu: bool,
     /// The trace times the requests of a guest.
@@ -193,6 +195,7 @@ impl<'a> Thread<'a> {
             group,
             saving,
             named,
+            own,
             asked: named || partial || own || calls,
             vcpu: view.is_vcpu(group),
             times_requests: view.times_requests(),
@@ -300,10 +303,7 @@ impl<'a> Thread<'a> {
     }
 
     fn waits_in_guest(&self) -> bool {
-        let end = self.end();
-        let idle = matches!(end, End::Timer | End::Asleep | End::Interrupt | End::Idle)
-            || end == End::Network;
-        idle && GUEST.contains(&self.call)
+        waits_for_what_comes(self.end()) && GUEST.contains(&self.call)
     }
 
     /// A part of what it waits for came once or a few times only.
@@ -341,9 +341,15 @@ impl<'a> Thread<'a> {
         idles(self.view, self.cause) && !self.held && !self.is_kept()
     }
 
+    /// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two
+    /// requests; if it answers, it is late. Which one asks is not in a trace of threads.
+    fn pauses(&self) -> bool {
+        let naps = self.why == Why::Timer && !self.is_unanswered();
+        naps && !self.alone && self.cause.lock().is_none()
+    }
+
     fn is_beside(&self) -> bool {
-        let own = self.view.own().is_some_and(|own| own.contains(&self.group));
-        !self.round && !self.named && !own
+        !self.round && !self.named && !self.own
     }
 
     fn max_severity(&self) -> Option<Severity> {
@@ -355,8 +361,7 @@ impl<'a> Thread<'a> {
             && !self.is_locked()
             && !self.is_kept()
             && self.why != Why::Walks;
-        let pause = !self.is_unanswered() && self.why == Why::Timer && is_pause(self.cause);
-        let no_loss = lone || self.is_rare() || self.idles() || pause && !self.vcpu;
+        let no_loss = lone || self.is_rare() || self.idles() || self.pauses() && !self.vcpu;
         let joins = self.edge == Some(Edge::Join);
         let low = joins || no_loss && !self.view.is_beyond() || self.is_beside() && !self.strace;
         // What ends a wait of strace's is inferred.
@@ -370,7 +375,6 @@ impl<'a> Thread<'a> {
 
     /// Of a wait that ends nobody knows by what, the other end says more.
     fn is_vague(&self) -> bool {
-        let pause = !self.is_unanswered() && self.why == Why::Timer && is_pause(self.cause);
         if self.alone {
             return !self.held && self.end() == End::Timer && yields(self.cause);
         }
@@ -382,7 +386,7 @@ impl<'a> Thread<'a> {
                 let mut levels = 0..self.path.doer;
                 levels.any(|at| self.path.group_at(self.view, at) == Some(who))
             }
-            End::Timer => pause && yields(self.cause),
+            End::Timer => self.pauses() && yields(self.cause),
             // Between two calls of strace is its own time, too.
             End::User => self.strace,
             _ => false,
@@ -413,12 +417,6 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// Two threads wait for each other, and one of them naps. If that one asks, it is a pause between two
-/// requests; if it answers, it is late. Which one asks is not in a trace of threads.
-fn is_pause(cause: &Cause<'_>) -> bool {
-    cause.path.doer > 0 && cause.lock().is_none()
-}
-
 /// In a loop the one naps, and the other, or itself, does something else for a considerable part of the
 /// round: what takes the time is that, and the nap is when nobody asks.
 fn yields(cause: &Cause<'_>) -> bool {
@@ -430,6 +428,11 @@ fn yields(cause: &Cause<'_>) -> bool {
     (call.is_empty() || call.ends_with("nanosleep")) && does * CONSIDERABLE >= path.total()
 }
 
+/// It sleeps until something comes: a time, a packet, whatever wakes it.
+fn waits_for_what_comes(end: End) -> bool {
+    matches!(end, End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network)
+}
+
 /// Nobody asked for what it waits for: a pool's thread, a consumer, a pause of its own.
 fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     if view.is_beyond() {
@@ -437,12 +440,7 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
     }
     let call = cause.ending.call.map_or("", |call| view.name(call));
     match cause.hop {
-        None => {
-            matches!(
-                cause.ending.end,
-                End::Timer | End::Asleep | End::Interrupt | End::Idle | End::Network
-            ) && (call.is_empty() || waits(call))
-        }
+        None => waits_for_what_comes(cause.ending.end) && (call.is_empty() || waits(call)),
         Some(hop) => hop.edge == Edge::Idle,
     }
 }
