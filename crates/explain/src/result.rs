@@ -197,8 +197,9 @@ pub struct Step {
     pub time_s: Option<f64>,
     /// As a share of the subject's time, 0 to 1.
     pub share: f64,
-    /// It waits for a lock, which the next or another of its own name holds.
-    pub lock: bool,
+    /// The call in which it waits for a lock, which the next or another of its own name holds; empty
+    /// outside of any; none if it waits for no lock.
+    pub lock: Option<String>,
 }
 
 /// A link of a chain.

@@ -34,9 +34,11 @@ impl Cause<'_> {
             let who = level.who.map_or_else(|| view.frame(path.root), |who| view.threads(who));
             let share = ticks as f64 / whole as f64;
             let own = path.own_lock(view, at);
-            let lock =
+            let locked =
                 path.hop(at + 1).is_some_and(|hop| hop.edge == Edge::Lock || self.is_surely(hop))
                     || own.is_some_and(|(_, waits, _)| waits.saturating_mul(2) >= level.all.ticks);
+            let lock =
+                locked.then(|| call.map_or(String::new(), |call| view.frame_name(call).to_owned()));
             Some(Step { who, doing, time_s: view.seconds(ticks), share, lock })
         });
         steps.collect()

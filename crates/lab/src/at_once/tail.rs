@@ -90,13 +90,11 @@ fn first(found: &ExplainResult) -> Option<&Finding> {
 }
 
 fn named(finding: &Finding) -> WaitsFor {
-    let lock = finding.way.iter().find(|step| step.lock);
+    let lock = finding.way.iter().find_map(|step| step.lock.clone());
     WaitsFor {
         kind: if lock.is_some() { Kind::Lock } else { finding.kind },
         who: finding.subject.clone(),
-        lock: lock
-            .map(|step| step.doing.trim_start_matches("waits in ").to_owned())
-            .unwrap_or_default(),
+        lock: lock.unwrap_or_default(),
         share: finding.way.first().map_or(finding.saving_share, |step| step.share),
         summary: finding.summary.clone(),
         beyond: finding.minus_baseline,

@@ -40,7 +40,7 @@ pub fn result() -> ExplainResult {
         doing: doing.into(),
         time_s: Some(time),
         share: time,
-        lock: false,
+        lock: None,
     };
     let part =
         |name: &str, share: f64| VcpuPart { name: name.into(), time_s: Some(share * 2.0), share };
