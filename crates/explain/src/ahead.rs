@@ -3,6 +3,7 @@
 //! Half of the time goes into each. What the events say of names travels with them, so that
 //! whoever takes an event knows what was known when it happened, and no more.
 
+use crate::evidence::name_traits::Traits;
 use crate::log_gaps::LogGaps;
 use crate::moment::Moment;
 use crate::read::Read;
@@ -39,7 +40,7 @@ enum Learned {
 /// Events with what became known with them.
 #[derive(Default)]
 struct Lot {
-    moments: VecDeque<Moment>,
+    moments: Vec<Moment>,
     /// By the place of its event.
     learned: VecDeque<(usize, Learned)>,
     /// Names that their ops refer to, from the last one of the lot before.
@@ -52,9 +53,12 @@ pub struct Ahead {
     lots: Receiver<Lot>,
     reading: JoinHandle<Source>,
     lot: Lot,
-    /// Events of the lot that have come.
+    /// Events of the lot that have come, and the last of all.
     come: usize,
+    current: Option<Moment>,
     names: Vec<Box<str>>,
+    /// What each of these says.
+    traits: Vec<Traits>,
     threads: FastMap<i32, Box<str>>,
     apart: FastMap<i32, Box<str>>,
     renamed: u64,
@@ -83,7 +87,9 @@ impl Ahead {
             reading,
             lot: Lot::default(),
             come: 0,
+            current: None,
             names: Vec::new(),
+            traits: Vec::new(),
             threads: FastMap::default(),
             apart,
             renamed: 0,
@@ -101,28 +107,37 @@ impl Ahead {
 
     /// When the next event is; none at the end.
     pub fn due(&self) -> Option<u64> {
-        self.lot.moments.front().map(|moment| moment.ts)
+        self.lot.moments.get(self.come).map(|moment| moment.ts)
     }
 
-    /// The next event. A name holds from before the event that tells it: that is where it was given.
-    pub fn next(&mut self) -> Option<Moment> {
-        let moment = self.lot.moments.pop_front()?;
+    /// Takes the next event; false at the end. A name holds from before the event that tells it:
+    /// that is where it was given.
+    pub fn advance(&mut self) -> bool {
+        let Some(moment) = self.lot.moments.get(self.come) else { return false };
+        self.current = Some(*moment);
         self.come += 1;
-        if self.lot.moments.is_empty() {
+        if self.come == self.lot.moments.len() {
             if let Ok(lot) = self.lots.recv() {
                 self.take(lot);
             }
         }
         self.learn();
-        Some(moment)
+        true
+    }
+
+    /// The event that was taken last.
+    pub fn current(&self) -> Option<&Moment> {
+        self.current.as_ref()
     }
 
     fn take(&mut self, mut lot: Lot) {
+        self.traits.extend(lot.names.iter().map(|name| Traits::of(name)));
         self.names.append(&mut lot.names);
         self.lot = lot;
         self.come = 0;
     }
 
+    #[inline]
     fn learn(&mut self) {
         while self.lot.learned.front().is_some_and(|(at, _)| *at <= self.come) {
             match self.lot.learned.pop_front() {
@@ -142,6 +157,12 @@ impl Ahead {
     /// The name behind a number.
     pub fn name(&self, id: NameId) -> &str {
         self.names.get(id.0 as usize).map_or("other", |name| name)
+    }
+
+    /// What that name says.
+    #[inline]
+    pub fn traits(&self, id: NameId) -> Traits {
+        self.traits.get(id.0 as usize).copied().unwrap_or_default()
     }
 
     /// A thread's name as far as it is known now.
@@ -235,7 +256,7 @@ impl Source {
 
     fn run(mut self, sender: &SyncSender<Lot>) -> Source {
         loop {
-            let mut lot = Lot::default();
+            let mut lot = Lot { moments: Vec::with_capacity(LOT), ..Lot::default() };
             self.read(&mut lot, LOT);
             // At the end, and when nobody takes any more.
             if lot.moments.is_empty() || sender.send(lot).is_err() {
@@ -256,6 +277,7 @@ impl Source {
         let at = lot.moments.len();
         let mut learned = |what| lot.learned.push_back((at, what));
         let Some(event) = self.reader.next_event() else { return false };
+        let op = self.decoder.decode(&event);
         if !matches!(event.body, Body::Lost(_)) {
             self.events += 1;
         }
@@ -272,16 +294,7 @@ impl Source {
                 learn(&mut self.names, &mut self.launched, (event.tid, comm), &mut learned);
             }
         }
-        let mut moment = Moment {
-            ts: self.clocks.common(self.number, event.ts),
-            stamp: event.ts,
-            file: self.number,
-            cpu: event.cpu,
-            tid: event.tid,
-            context: event.context(),
-            op: self.decoder.decode(&event),
-        };
-        if let (Op::Switch { prev, next, .. }, Body::Record(record)) = (moment.op, &event.body) {
+        if let (Op::Switch { prev, next, .. }, Body::Record(record)) = (op, &event.body) {
             // The names that a recording has of its threads are those of its end, and of a few.
             let comms = self.comms.get_or_insert_with(|| {
                 ["prev_comm", "next_comm"].map(|field| event.kind.string(field))
@@ -295,21 +308,26 @@ impl Source {
             let name = self.decoder.name(&event.kind.name);
             stands.add(name, event.ts, event.tid);
         }
+        let tid = event.tid;
+        lot.moments.push(Moment {
+            ts: self.clocks.common(self.number, event.ts),
+            stamp: event.ts,
+            file: self.number,
+            cpu: if event.cpu == NO_CPU { NO_CPU } else { event.cpu.min(1 << 14) },
+            tid,
+            context: event.context(),
+            op,
+        });
         if !self.apart.is_empty() {
-            let (one, two) = match moment.op {
+            let (one, two) = match op {
                 Op::Switch { prev, next, .. } => (prev, next),
                 Op::Wake { tid, .. } => (tid, tid),
-                _ => (moment.tid, moment.tid),
+                _ => (tid, tid),
             };
-            let seen = [moment.tid, one, two];
-            for tid in seen.into_iter().filter(|_| other || one != moment.tid || two != one) {
+            for tid in [tid, one, two].into_iter().filter(|_| other || one != tid || two != one) {
                 apart(&mut self.apart, &*self.reader, tid, &mut learned);
             }
         }
-        if moment.cpu != NO_CPU {
-            moment.cpu = moment.cpu.min(1 << 14);
-        }
-        lot.moments.push_back(moment);
         true
     }
 }

@@ -115,7 +115,8 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
     let mut makers: BTreeSet<i32> = options.makers.iter().copied().collect();
-    while let Some(moment) = merged.next() {
+    while merged.advance() {
+        let Some(moment) = merged.current() else { break };
         if makers.contains(&moment.tid) {
             if let Op::Fork { child } = moment.op {
                 makers.extend((!options.recorded.contains(&child)).then_some(child));
@@ -125,7 +126,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
         if options.ignore.is_some_and(|ignore| ignore(&moment.op)) {
             continue;
         }
-        gather.add(&moment, &merged);
+        gather.add(moment, &merged);
     }
     let evidence = gather.finish(&merged);
     let sources = merged.finish();

@@ -4,6 +4,7 @@
 //! borrows from the readers.
 
 use crate::ahead::Ahead;
+use crate::evidence::name_traits::Traits;
 use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
 use crate::spool::Spool;
@@ -15,6 +16,8 @@ use vmeter_trace::{open, Input, TraceInfo};
 pub struct Merge {
     files: Vec<String>,
     sources: Vec<Ahead>,
+    /// Whose event was taken last.
+    earliest: usize,
     clocks: Clocks,
 }
 
@@ -24,7 +27,7 @@ impl Merge {
     /// # Errors
     /// As [`open`]; no thread for a file.
     pub fn open(spool: &Spool, clocks: &Clocks) -> Result<Merge, ExplainError> {
-        let mut merge = Merge { files: Vec::new(), sources: Vec::new(), clocks: clocks.clone() };
+        let mut merge = Merge { files: Vec::new(), sources: Vec::new(), earliest: 0, clocks: clocks.clone() };
         for (number, path) in (0_u16..).zip(&spool.files) {
             let mut reader = open(Input::open(path)?)?;
             // Unpacking ahead only saves time; the events are the same without it.
@@ -38,16 +41,20 @@ impl Merge {
         Ok(merge)
     }
 
-    /// The earliest event that has not come yet.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<Moment> {
-        if let [only] = &mut *self.sources {
-            return only.next();
+    /// Takes the earliest event that has not come yet; false at the end.
+    pub fn advance(&mut self) -> bool {
+        if self.sources.len() > 1 {
+            let due = self.sources.iter().enumerate();
+            let due = due.filter_map(|(number, source)| Some((source.due()?, number)));
+            let Some((_, number)) = due.min() else { return false };
+            self.earliest = number;
         }
-        let due = self.sources.iter().enumerate();
-        let due = due.filter_map(|(number, source)| Some((source.due()?, number)));
-        let (_, number) = due.min()?;
-        self.sources.get_mut(number)?.next()
+        self.sources.get_mut(self.earliest).is_some_and(Ahead::advance)
+    }
+
+    /// The event that was taken last.
+    pub fn current(&self) -> Option<&Moment> {
+        self.sources.get(self.earliest)?.current()
     }
 
     /// What the files say of themselves.
@@ -62,7 +69,20 @@ impl Merge {
 
     /// The name behind a number.
     pub fn name(&self, sym: Sym) -> &str {
-        self.sources.get(sym.file as usize).map_or("other", |source| source.name(sym.id))
+        self.sources.get(sym.file() as usize).map_or("other", |source| source.name(sym.id()))
+    }
+
+    /// What that name says.
+    #[inline]
+    pub fn traits(&self, sym: Sym) -> Traits {
+        let source = self.sources.get(sym.file() as usize);
+        source.map_or_else(Traits::default, |source| source.traits(sym.id()))
+    }
+
+    /// What the name of a call says; nothing without one.
+    #[inline]
+    pub fn traits_of(&self, call: Option<Sym>) -> Traits {
+        call.map_or_else(Traits::default, |call| self.traits(call))
     }
 
     /// A thread's name as far as it is known now.

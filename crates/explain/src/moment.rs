@@ -1,24 +1,56 @@
 //! An event of one of several files, on their common time base.
 
+use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 use vmeter_trace::ops::{NameId, Op};
 use vmeter_trace::Context;
 
-/// A name in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Sym {
+/// A name in a file, as one number: an `Option` of it is no larger, and compares as fast.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Sym(NonZeroU64);
+
+impl Sym {
+    /// Of a file's number, and the name's number there.
+    #[inline]
+    pub fn new(file: u16, id: NameId) -> Sym {
+        let number = u64::from(file) << 32 | u64::from(id.0);
+        Sym(NonZeroU64::MIN.saturating_add(number))
+    }
+
     /// Number of the file.
-    pub file: u16,
+    #[inline]
+    pub fn file(self) -> u16 {
+        ((self.0.get() - 1) >> 32) as u16
+    }
+
     /// Its number there.
-    pub id: NameId,
+    #[inline]
+    pub fn id(self) -> NameId {
+        NameId((self.0.get() - 1) as u32)
+    }
+}
+
+impl std::fmt::Debug for Sym {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sym({}, {})", self.file(), self.id().0)
+    }
 }
 
 /// A thread of a kernel: of which file, and its id there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Tid {
     /// Number of the file.
     pub file: u16,
     /// Thread id; 0 for the idle thread.
     pub tid: i32,
+}
+
+impl Hash for Tid {
+    /// In one step: threads are looked up several times an event.
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.file) << 32 | u64::from(self.tid as u32));
+    }
 }
 
 /// An event on the common time base.
@@ -42,8 +74,9 @@ pub struct Moment {
 
 impl Moment {
     /// A name of its op.
+    #[inline]
     pub fn sym(&self, id: NameId) -> Sym {
-        Sym { file: self.file, id }
+        Sym::new(self.file, id)
     }
 
     /// Where it is, as an event of that name.

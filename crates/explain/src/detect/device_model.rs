@@ -162,7 +162,7 @@ impl DeviceModel {
         let tid = view.evidence.xen.model()?;
         let from_idle = view.evidence.threads.get(&tid)?.from_idle;
         let mut irqs: Vec<_> =
-            view.evidence.irqs.iter().filter(|(s, _)| s.file == tid.file).collect();
+            view.evidence.irqs.iter().filter(|(s, _)| s.file() == tid.file).collect();
         irqs.sort_by_key(|(sym, count)| (std::cmp::Reverse(**count), **sym));
         let named = irqs.iter().filter(|(sym, _)| !view.name(**sym).contains("timer"));
         let named = named.take(3).map(|(sym, count)| format!("{count} of {}", view.name(**sym)));

@@ -56,7 +56,7 @@ impl Detector for LogGap {
 
 impl LogGap {
     fn of(&self, view: &View<'_>, file: u16, stands: &LogGaps) -> Option<Candidate> {
-        let name = |id| view.name(Sym { file, id });
+        let name = |id| view.name(Sym::new(file, id));
         // Accesses have a detector of their own; between two of a kind the guest does whatever
         // it does.
         let access = |id| ACCESSES.iter().any(|begin| name(id).starts_with(begin));

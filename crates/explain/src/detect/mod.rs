@@ -41,7 +41,7 @@ pub use followed::followed;
 pub use missing_events::{nobody, not_recorded, partial};
 pub use outlier::outlier;
 pub use view::{Peers, View, LEAST_COUNT, LEAST_SHARE};
-pub use waits::{is_grace, polls, syncs, timed_out, waits};
+pub use waits::{is_grace, polls, syncs, waits};
 
 /// What a detector has found.
 #[derive(Debug, Clone, Default)]

@@ -8,6 +8,7 @@ use super::segments::PathSegment;
 use super::view::LEAST_SHARE;
 use super::waits::waits;
 use super::{Candidate, Detector, View};
+use crate::evidence::name_traits::Traits;
 use crate::evidence::calls::{Calls, Wakes};
 use crate::evidence::groups::GroupId;
 use crate::evidence::tree::Frame;
@@ -76,7 +77,7 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
         // Of one that waits by design, what it has a CPU for.
         let ticks = if waits { calls.times.sum(|point| point.calls) } else { calls.ticks };
         let much = view.share(ticks) >= LEAST_SHARE || ticks.saturating_mul(20) >= life.max(1);
-        if calls.count < LEAST || waits && !calls.kind.moves && !view.evidence.runs_seen() || !much
+        if calls.count < LEAST || waits && !calls.traits.has(Traits::MOVES) && !view.evidence.runs_seen() || !much
         {
             return None;
         }
@@ -137,7 +138,7 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
                 "each {names} of {who} moves more bytes than the one before: {} at the end",
                 number(growth.last)
             ),
-            chain: vec![link(view, call.file, claim, calls.count, calls.ticks, calls.worst)],
+            chain: vec![link(view, call.file(), claim, calls.count, calls.ticks, calls.worst)],
             suggestion: format!("{names} what is new only (append), not all there is so far"),
             confirm: format!("strace -f -e trace={name} -p PID"),
             ..Candidate::default()
@@ -190,7 +191,7 @@ fn grows(
         subject: who,
         saving: saving as u64,
         summary,
-        chain: vec![link(view, call.file, claim, calls.count, ticks, calls.worst)],
+        chain: vec![link(view, call.file(), claim, calls.count, ticks, calls.worst)],
         suggestion: format!("do {name} once for all items, or for the new one only"),
         confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
         ..Candidate::default()

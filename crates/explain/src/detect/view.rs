@@ -312,7 +312,7 @@ impl<'a> View<'a> {
 
     /// A name.
     pub fn name(&self, sym: Sym) -> &str {
-        self.sources.get(sym.file as usize).map_or("other", |source| source.name(sym.id))
+        self.sources.get(sym.file() as usize).map_or("other", |source| source.name(sym.id()))
     }
 
     /// A thread: name and id.

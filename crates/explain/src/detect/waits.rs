@@ -49,18 +49,6 @@ pub fn polls(call: &str) -> bool {
     ["poll", "ppoll", "epoll_", "select", "pselect"].iter().any(|begin| call.starts_with(begin))
 }
 
-/// True if a call that may wait returned since its time was up, whoever had the CPU when that was.
-pub fn timed_out(call: &str, returned: i64) -> bool {
-    const ETIMEDOUT: i64 = -110;
-    match returned {
-        0 => polls(call),
-        ETIMEDOUT => waits(call),
-        // strace writes -1 and a word; a futex returns that for no other reason when it has slept.
-        -1 => call.starts_with("futex"),
-        _ => false,
-    }
-}
-
 /// True for calls that wait by design: not for naps between tries of a call that fails, which wait for what
 /// that one asks for.
 pub fn waits(call: &str) -> bool {

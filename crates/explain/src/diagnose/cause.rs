@@ -6,6 +6,7 @@ use super::path::{Edge, Hop, Path};
 use crate::detect::growth::{series_grows, time_grows, Growth};
 use crate::detect::segments::GUEST;
 use crate::detect::{is_grace, syncs, Peers, View, LEAST_COUNT};
+use crate::evidence::name_traits::Traits;
 use crate::evidence::groups::GroupId;
 use crate::evidence::subject::{Key, SubjectKind};
 use crate::evidence::tree::Frame;
@@ -217,7 +218,7 @@ impl<'a> Cause<'a> {
     /// How a call of strace compares with others, if it is slower by far.
     pub fn peers_of_call(&self) -> Option<&Peers> {
         let call = self.ending.call.filter(|_| self.ending.end == End::InCall)?;
-        let key = Key { file: call.file, what: SubjectKind::Call(call) };
+        let key = Key { file: call.file(), what: SubjectKind::Call(call) };
         self.view.peers(key).filter(|peers| peers.slow)
     }
 
@@ -251,7 +252,7 @@ impl<'a> Cause<'a> {
         };
         let who = self.path.group_at(view, self.path.doer);
         let calls = who.and_then(|who| view.evidence.ledger.calls.get(&(who, call)));
-        let moves = calls.filter(|calls| calls.kind.moves && calls.returned > 0);
+        let moves = calls.filter(|calls| calls.traits.has(Traits::MOVES) && calls.returned > 0);
         let bytes = moves.map(|calls| calls.returned as f64 / calls.count.max(1) as f64);
         match (end, request, calls) {
             (End::Syscall, Some(requests), _) => {

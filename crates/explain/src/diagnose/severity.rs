@@ -450,7 +450,7 @@ fn idles(view: &View<'_>, cause: &Cause<'_>) -> bool {
 fn slow_call(cause: &Cause<'_>) -> bool {
     let view = cause.view;
     let Some(call) = cause.ending.call else { return false };
-    let key = Key { file: call.file, what: SubjectKind::Call(call) };
+    let key = Key { file: call.file(), what: SubjectKind::Call(call) };
     syncs(view.name(call))
         || cause.batch().is_some()
         || view.peers(key).is_none_or(|peers| peers.slow)

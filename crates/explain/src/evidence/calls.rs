@@ -2,6 +2,7 @@
 
 use super::features::{Open, Split};
 use super::groups::GroupId;
+use super::name_traits::Traits;
 use super::series::Series;
 use crate::moment::{Place, Sym, Tid};
 use std::hash::Hash;
@@ -42,22 +43,9 @@ pub struct Calls {
     /// Sum of what they returned.
     pub returned: u64,
     /// What is known of it by its name.
-    pub kind: Kind,
+    pub traits: Traits,
     /// Bytes by number of the call, if it moves some: in place of ticks.
     pub bytes: Option<Box<Series>>,
-}
-
-/// What is known of a call by its name.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Kind {
-    /// It waits by design.
-    pub waits: bool,
-    /// It makes threads.
-    pub forks: bool,
-    /// It returns who has ended.
-    pub reaps: bool,
-    /// It returns how many bytes it has moved.
-    pub moves: bool,
 }
 
 /// A work function that threads of a name had run.
@@ -154,24 +142,24 @@ fn note<K: Hash + Eq>(all: &mut FastMap<K, Provoked>, key: K, place: Place) {
 }
 
 impl CallStats {
-    /// A call is over; `kind` says what is known of it, which is what is given.
+    /// A call is over; `traits` is what its name says.
     pub fn called(
         &mut self,
         (who, call): (GroupId, Sym),
         (ticks, (ready, asleep)): (u64, (u64, u64)),
         (place, marks): (Place, &Open),
         returned: Option<i64>,
-        kind: impl FnOnce() -> Kind,
-    ) -> Kind {
+        traits: Traits,
+    ) {
         let room = self.calls.len() < MAX_CALLS;
         let calls = match self.calls.get_mut(&(who, call)) {
             Some(calls) => calls,
             None if room => {
                 let calls = self.calls.entry((who, call)).or_default();
-                calls.kind = kind();
+                calls.traits = traits;
                 calls
             }
-            None => return kind(),
+            None => return,
         };
         calls.ticks = calls.ticks.saturating_add(ticks);
         calls.count += 1;
@@ -188,11 +176,10 @@ impl CallStats {
         if let Some(returned) = returned {
             let returned = returned.max(0) as u64;
             calls.returned = calls.returned.saturating_add(returned);
-            if calls.kind.moves && (returned >= PAGE || calls.bytes.is_some()) {
+            if traits.has(Traits::MOVES) && (returned >= PAGE || calls.bytes.is_some()) {
                 calls.bytes.get_or_insert_default().add(returned, 0);
             }
         }
-        calls.kind
     }
 
     /// A thread of a name goes to sleep; it had a CPU for so long since it slept last.

@@ -3,11 +3,11 @@
 use super::features::Feature;
 use super::groups::is_kernel_name;
 use super::model::served;
+use super::name_traits::Traits;
 use super::subject::{Breakdown, Part, SubjectKind, Who};
 use super::thread::{Segment, State, Thread, Waker};
 use super::uncertain_wakers::GRACE;
 use super::{xen, Collector};
-use crate::detect::waits;
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
@@ -26,45 +26,8 @@ pub(crate) fn records(name: &str) -> bool {
     RECORDERS.contains(&name.split('-').next().unwrap_or(name)) || name == "trace-cmd"
 }
 
-/// System calls that send to a socket, or make room for what is sent to it.
-const SENDS: [&str; 12] = [
-    "write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "shutdown", "close", "read",
-    "readv", "recvfrom", "recvmsg",
-];
-
 /// The kernel's threads that soft interrupts are left to: these wake them, and they wake for these.
 const SOFT: &str = "ksoftirqd/";
-
-/// System calls that let one go on that sleeps in a futex: besides these, only interrupts do.
-const FUTEX: [&str; 12] = [
-    "futex", "exit", "kill", "tkill", "tgkill", "rt_sig", "rt_tgsig", "clone", "vfork", "fork",
-    "execve", "ptrace",
-];
-/// System calls that wake nobody but one in a futex.
-const SILENT: [&str; 14] = [
-    "futex",
-    "nanosleep",
-    "clock_nanosleep",
-    "sched_yield",
-    "poll",
-    "ppoll",
-    "select",
-    "pselect6",
-    "epoll_wait",
-    "epoll_pwait",
-    "wait4",
-    "waitid",
-    "clock_gettime",
-    "lseek",
-];
-
-/// True if one in a call may wake one that sleeps in another.
-fn may_wake(call: &str, asleep: &str) -> bool {
-    match asleep.starts_with("futex") {
-        true => FUTEX.iter().any(|begin| call.starts_with(begin)),
-        false => !SILENT.contains(&call),
-    }
-}
 
 impl Collector<'_> {
     pub(super) fn tid(&self, thread: &walk::Thread) -> Tid {
@@ -76,7 +39,7 @@ impl Collector<'_> {
     }
 
     pub(super) fn own(&mut self, thread: &walk::Thread) -> Option<&mut Thread> {
-        self.evidence.thread(self.tid(thread), self.moment.ts)
+        self.evidence.threads.or_begin(self.tid(thread), self.moment.ts)
     }
 
     pub(super) fn common(&self, stamp: u64) -> u64 {
@@ -85,10 +48,10 @@ impl Collector<'_> {
 
     /// Who wakes a thread that sleeps in that system call.
     pub(super) fn waker(&self, waker: walk::Waker, (woken, call): (i32, Option<Sym>)) -> Waker {
-        let slept = call.map_or("", |call| self.merge.name(call));
+        let slept = self.merge.traits_of(call);
         match waker {
             // Nothing else ends such a sleep, but a signal.
-            walk::Waker::Thread(_) if slept.contains("nanosleep") => Waker::Timer,
+            walk::Waker::Thread(_) if slept.has(Traits::NANOSLEEP) => Waker::Timer,
             // Where wake-ups are not recorded, who had the CPU before only had it.
             walk::Waker::Unknown if self.evidence.wakes.is_empty() => Waker::Unknown,
             walk::Waker::Unknown => self.remote(call).map_or(Waker::Unknown, Waker::Thread),
@@ -97,11 +60,13 @@ impl Collector<'_> {
             walk::Waker::Timer => Waker::Timer,
             walk::Waker::Expired(function) => match self.moment.sym(function) {
                 // Not the sleeper's own: the kernel's, of its connection.
-                of_tcp if self.merge.name(of_tcp).starts_with("tcp_") => Waker::Irq(of_tcp),
+                of_tcp if self.merge.traits(of_tcp).has(Traits::TCP) => Waker::Irq(of_tcp),
                 _ => Waker::Timer,
             },
             walk::Waker::Interrupt
-                if self.moment.context == Context::Softirq && waits(slept) && self.is_sending() =>
+                if self.moment.context == Context::Softirq
+                    && slept.has(Traits::WAITS)
+                    && self.is_sending() =>
             {
                 Waker::Thread(Tid { file: self.moment.file, tid: self.moment.tid })
             }
@@ -113,7 +78,7 @@ impl Collector<'_> {
                 irq if self.completes(irq).is_some() => {
                     self.completes(irq).map_or(Waker::Irq(irq), Waker::Thread)
                 }
-                irq if self.merge.name(irq).to_ascii_lowercase().contains("timer") => Waker::Timer,
+                irq if self.merge.traits(irq).has(Traits::TIMER) => Waker::Timer,
                 irq => Waker::Irq(irq),
             },
         }
@@ -134,9 +99,9 @@ impl Collector<'_> {
             let grace = user || self.merge.thread_name(tid).starts_with(SOFT);
             return woken.starts_with(SOFT) || woken.starts_with(GRACE) && grace;
         };
-        let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
+        let call = own.and_then(Thread::call).map(|call| self.merge.traits(call));
         own.is_some_and(|own| self.is_in_user_space(own))
-            || call.is_some_and(|call| !may_wake(call, self.merge.name(asleep)))
+            || call.is_some_and(|call| !call.may_wake(self.merge.traits(asleep)))
             || records(self.merge.thread_name(tid))
             || self.merge.thread_name(tid).starts_with(SOFT)
     }
@@ -154,15 +119,21 @@ impl Collector<'_> {
     /// `sched_wakeup` comes on the CPU of the one that is woken, if another CPU asks for that: then
     /// it is the only thread that is in a call there which lets such sleepers go on.
     fn remote(&self, asleep: Option<Sym>) -> Option<Tid> {
-        let asleep = self.merge.name(asleep?);
+        let asleep = asleep?;
+        let slept = self.merge.traits(asleep);
+        if !slept.has(Traits::FUTEX | Traits::WAITS) {
+            return None;
+        }
         let (file, cpu) = (self.moment.file, self.moment.cpu);
         let there = self.evidence.runs.now((file, cpu)).filter(|tid| *tid > 0);
         let mut able = there.map(|tid| Tid { file, tid }).filter(|tid| {
             let own = self.evidence.threads.get(tid).filter(|own| own.state() == State::Kernel);
-            let call = own.and_then(Thread::call).map(|call| self.merge.name(call));
-            call.is_some_and(|call| match asleep.starts_with("futex") {
-                true => call.starts_with("futex"),
-                false => waits(asleep) && call != asleep && SENDS.contains(&call),
+            own.and_then(Thread::call).is_some_and(|call| {
+                let traits = self.merge.traits(call);
+                match slept.has(Traits::FUTEX) {
+                    true => traits.has(Traits::FUTEX),
+                    false => call != asleep && traits.has(Traits::SENDS),
+                }
             })
         });
         let one = able.next();
@@ -173,20 +144,20 @@ impl Collector<'_> {
     /// tells a sender that there is room again, delivers it, too: the soft interrupt is its own
     /// doing.
     fn sends(&self, irq: Sym) -> bool {
-        self.merge.name(irq) == "NET_RX" && self.is_sending()
+        self.merge.traits(irq).has(Traits::NET_RX) && self.is_sending()
     }
 
     /// True if the thread that has the CPU is in a call that sends, or makes room.
     pub(super) fn is_sending(&self) -> bool {
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
         let call = self.evidence.threads.get(&tid).and_then(Thread::call);
-        call.is_some_and(|call| SENDS.contains(&self.merge.name(call)))
+        self.merge.traits_of(call).has(Traits::SENDS)
     }
 
     /// The worker of a loop device that says that a request is done: the soft interrupt is its own
     /// doing, even if the thread that soft interrupts are left to gets it.
     fn completes(&self, irq: Sym) -> Option<Tid> {
-        if self.merge.name(irq) != "BLOCK" {
+        if !self.merge.traits(irq).has(Traits::BLOCK) {
             return None;
         }
         let tid = Tid { file: self.moment.file, tid: self.moment.tid };
@@ -201,7 +172,7 @@ impl Collector<'_> {
             };
         }
         let work = own.work()?;
-        self.merge.name(work).starts_with("loop").then_some(tid)
+        self.merge.traits(work).has(Traits::LOOP).then_some(tid)
     }
 
     /// What a request's time went into.
@@ -301,11 +272,11 @@ impl Collector<'_> {
     pub(super) fn segment(&self, tid: i32, ended: &Ended) -> Segment {
         let (now, sym) = (self.moment.ts, |id: NameId| self.moment.sym(id));
         // Data comes in soft interrupts, and who waits for a disk sleeps deeply.
-        let name = ended.call.map_or("", |call| self.merge.name(sym(call)));
-        let by_design = name.is_empty() || waits(name) || name.starts_with("send");
-        let light = ended.sleep == Sleep::Light && by_design;
+        let call = ended.call.map(sym);
+        let by_design = || call.is_none_or(|call| self.merge.traits(call).has(Traits::LIGHT));
+        let light = ended.sleep == Sleep::Light && by_design();
         let timer = self.moment.context == Context::Hardirq && light;
-        let waker = match self.waker(ended.waker, (tid, ended.call.map(sym))) {
+        let waker = match self.waker(ended.waker, (tid, call)) {
             Waker::Interrupt if timer => Waker::Timer,
             waker => waker,
         };
@@ -313,7 +284,7 @@ impl Collector<'_> {
             start: now,
             end: now,
             state: ended.state,
-            call: ended.call.map(sym),
+            call,
             work: ended.work.map(sym),
             waker,
             returned: ended.returned,

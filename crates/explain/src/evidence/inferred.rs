@@ -4,9 +4,9 @@
 //! A call that wakes begins before the wait ends that it ends. Of those that could have, the last to
 //! begin is taken. `wait4` says itself which child has ended, and a futex's wake how many it woke.
 
+use super::name_traits::Traits;
 use super::thread::{Segment, State, Waker};
 use super::{Collector, Evidence};
-use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -97,16 +97,15 @@ impl Collector<'_> {
 
     fn over(&mut self, whole: Whole) {
         let Whole { end, start, tid, call, returned } = whole;
-        let Some(own) = self.evidence.thread(tid, start) else { return };
+        let Some(own) = self.evidence.threads.or_begin(tid, start) else { return };
         let since = own.since();
         let user = Segment { end: start, state: State::User, call: None, ..own.current(start) };
         if since < start {
             self.stretch(tid, user);
         }
-        let name = self.merge.name(call);
         let length = end.saturating_sub(start);
         let waker = self.ended_by(&whole);
-        let slept = waits(name) || length > Evidence::ticks_of(SHORT_S);
+        let slept = self.merge.traits(call).has(Traits::WAITS) || length > Evidence::ticks_of(SHORT_S);
         let state = if slept { State::Blocked } else { State::Kernel };
         let segment = Segment {
             start,
@@ -131,8 +130,8 @@ impl Collector<'_> {
 
     /// Keeps a stretch, and adds it to the tree.
     fn stretch(&mut self, tid: Tid, mut segment: Segment) {
-        let room = self.evidence.room();
-        let Some(own) = self.evidence.thread(tid, segment.start) else { return };
+        let room = self.evidence.threads.room();
+        let Some(own) = self.evidence.threads.or_begin(tid, segment.start) else { return };
         segment.start = own.ends(segment, room);
         let call = segment.call;
         own.begins(State::User, None, None);
@@ -150,10 +149,10 @@ impl Collector<'_> {
 
     /// What ended a call's wait.
     fn ended_by(&self, whole: &Whole) -> Waker {
-        let name = self.merge.name(whole.call);
+        let (name, traits) = (self.merge.name(whole.call), self.merge.traits(whole.call));
         match whole.returned {
-            _ if name.contains("nanosleep") => return Waker::Timer,
-            Some(returned) if timed_out(name, returned) => return Waker::Timer,
+            _ if traits.has(Traits::NANOSLEEP) => return Waker::Timer,
+            Some(returned) if traits.timed_out(returned) => return Waker::Timer,
             Some(child) if ["wait4", "waitid"].contains(&name) && child > 0 => {
                 return Waker::Thread(Tid { tid: child as i32, ..whole.tid });
             }

@@ -9,6 +9,7 @@ pub mod features;
 pub mod groups;
 mod inferred;
 pub mod model;
+pub mod name_traits;
 mod queries;
 mod recorded_processes;
 pub mod series;
@@ -16,6 +17,7 @@ pub mod subject;
 pub mod thread;
 mod thread_exits;
 mod thread_states;
+pub mod threads;
 pub mod tree;
 mod uncertain_wakers;
 pub mod wait_for;
@@ -27,10 +29,12 @@ use crate::moment::{Moment, Place, Sym, Tid};
 use calls::CallStats;
 use features::Feature;
 use groups::{GroupId, Groups};
+use name_traits::Traits;
 use queries::count;
 use std::collections::{BTreeMap, BTreeSet};
 use subject::{Breakdown, Key, Subject, SubjectKind};
-use thread::{State, Thread, Waker};
+use thread::{State, Waker};
+use threads::Threads;
 use tree::Tree;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
@@ -43,12 +47,8 @@ use wait_for::{Budget, Runs};
 pub use work::Work;
 use xen::Xen;
 
-/// Most threads that are told apart.
+/// Most threads of which something is remembered.
 const MAX_THREADS: usize = 1 << 15;
-/// Segments kept of all threads together.
-const MAX_SEGMENTS: usize = 1 << 19;
-/// Most and fewest of one thread.
-const ROOM: (usize, usize) = (16, 4096);
 /// Most subjects that are told apart.
 const MAX_SUBJECTS: usize = 1 << 13;
 /// Most names in a table of counts.
@@ -65,7 +65,7 @@ pub struct Evidence {
     /// Requests by kind.
     pub subjects: FastMap<Key, Subject>,
     /// Threads.
-    pub threads: FastMap<Tid, Thread>,
+    pub threads: Threads,
     /// Work functions.
     pub works: FastMap<Sym, Work>,
     /// Xen's vCPUs.
@@ -208,22 +208,6 @@ impl Evidence {
         !self.cpus_seen.is_empty()
     }
 
-    /// Segments kept of a thread.
-    fn room(&self) -> usize {
-        (MAX_SEGMENTS / self.threads.len().max(1)).clamp(ROOM.0, ROOM.1)
-    }
-
-    /// A thread to change; none for the idle thread and beyond the limit.
-    fn thread(&mut self, tid: Tid, now: u64) -> Option<&mut Thread> {
-        if tid.tid <= 0 {
-            return None;
-        }
-        if self.threads.len() >= MAX_THREADS && !self.threads.contains_key(&tid) {
-            return None;
-        }
-        Some(self.threads.entry(tid).or_insert_with(|| Thread::new(now)))
-    }
-
     fn subject(&mut self, file: u16, what: SubjectKind) -> Option<&mut Subject> {
         let key = Key { file, what };
         if self.subjects.len() >= MAX_SUBJECTS && !self.subjects.contains_key(&key) {
@@ -251,12 +235,12 @@ impl Visitor for Collector<'_> {
 
     fn span(&mut self, thread: &walk::Thread, ended: &Ended) {
         let sym = |id: NameId| self.moment.sym(id);
-        let (now, room) = (self.moment.ts, self.evidence.room());
+        let (now, room) = (self.moment.ts, self.evidence.threads.room());
         let cpu = self.moment.cpu;
         let mut segment = self.segment(thread.tid, ended);
         let (file, tid) = (self.moment.file, self.tid(thread));
         if segment.state == State::Runnable {
-            if let Some(since) = self.evidence.thread(tid, now).map(|own| own.since()) {
+            if let Some(since) = self.evidence.threads.or_begin(tid, now).map(|own| own.since()) {
                 let Evidence { runs, groups, .. } = &*self.evidence;
                 let name = |tid| groups.group_of(Tid { file, tid });
                 segment.rival = runs.rival((file, cpu), thread.tid, (since, now), name);
@@ -268,7 +252,7 @@ impl Visitor for Collector<'_> {
         let mut outside = false;
         let mut ended_call_since = (now, (0, 0));
         let mut marks = features::Open::default();
-        if let Some(own) = self.evidence.thread(tid, now) {
+        if let Some(own) = self.evidence.threads.or_begin(tid, now) {
             own.is_vcpu = thread.is_vcpu;
             let since = own.since();
             let entered = own.entered;
@@ -372,8 +356,8 @@ impl Visitor for Collector<'_> {
     fn whole_call(&mut self, at: &At, call: &Call, took: Took, returned: Option<i64>) {
         let name = self.moment.sym(call.what());
         let tid = Tid { file: self.moment.file, tid: at.tid };
-        let ends = wait_for::EXITS.contains(&self.merge.name(name));
-        if let Some(own) = self.evidence.thread(tid, self.moment.ts) {
+        let ends = self.merge.traits(name).has(Traits::EXITS);
+        if let Some(own) = self.evidence.threads.or_begin(tid, self.moment.ts) {
             own.gone = ends;
         }
         let Took::Ticks(ticks) = took else { return };
@@ -387,7 +371,7 @@ impl Visitor for Collector<'_> {
             ..Breakdown::default()
         };
         self.evidence.settle(self.moment.file, SubjectKind::Call(name), &anatomy);
-        if self.evidence.thread(tid, self.moment.ts).is_some() {
+        if self.evidence.threads.or_begin(tid, self.moment.ts).is_some() {
             self.infer(tid, name, (anatomy.start, end), returned);
             let ticks = (anatomy.total, (0, 0));
             self.called(tid, (name, returned), ticks, &features::Open::default());
@@ -415,7 +399,7 @@ impl Visitor for Collector<'_> {
 
     fn queued(&mut self, _at: &At, thread: &walk::Thread, function: NameId) {
         let (function, now) = (self.moment.sym(function), self.moment.ts);
-        let (room, tid) = (self.evidence.room(), self.tid(thread));
+        let (room, tid) = (self.evidence.threads.room(), self.tid(thread));
         let place = self.place("workqueue_queue_work");
         let call = self.own(thread).and_then(|own| {
             own.queues(now, function, room);

@@ -3,13 +3,13 @@
 //! A Xen vCPU sleeps in the hypervisor meanwhile: no wake-up of its own kernel's leads to that thread.
 
 use super::subject::{Breakdown, Part, Who};
-use super::thread::{Segment, State, Thread};
+use super::thread::{Segment, State};
+use super::threads::Threads;
 use crate::moment::Tid;
-use vmeter_trace::hash::FastMap;
 
 /// Adds what it did from one moment to another; `now` is the last event's.
 pub fn served(
-    threads: &FastMap<Tid, Thread>,
+    threads: &Threads,
     thread: Tid,
     (from, to): (u64, u64),
     now: u64,

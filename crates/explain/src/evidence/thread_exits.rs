@@ -1,7 +1,7 @@
 //! Which threads have ended, and which switches of a CPU do not follow upon each other.
 
 use super::groups::Groups;
-use super::wait_for::EXITS;
+use super::name_traits::Traits;
 use crate::merge::Merge;
 use crate::moment::{Moment, Tid};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl Ends {
                     groups.ends(tid(prev));
                 }
             }
-            Op::SyscallEnter { name, .. } if EXITS.contains(&merge.name(moment.sym(name))) => {
+            Op::SyscallEnter { name, .. } if merge.traits(moment.sym(name)).has(Traits::EXITS) => {
                 groups.ends(tid(moment.tid));
             }
             Op::Lost => {

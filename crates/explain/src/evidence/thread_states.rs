@@ -1,14 +1,13 @@
 //! Threads' lives and requests go into the tree; calls, turns and wake-ups into the ledger.
 
-use super::calls::Kind;
 use super::features::Open;
 use super::groups::GroupId;
+use super::name_traits::Traits;
 use super::subject::{Breakdown, Key, SubjectKind};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
-use super::wait_for::{Life, Piece, Wait, EXITS, MAX_WAITS};
+use super::wait_for::{Life, Piece, Wait, MAX_WAITS};
 use super::{Collector, Evidence};
-use crate::detect::{timed_out, waits};
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Op, Sleep};
 use vmeter_trace::walk;
@@ -22,15 +21,6 @@ const LOOKS: u64 = 20;
 
 /// Threads of a name, from which those that come later are not told apart.
 const MAX_ALONE: u32 = 32;
-
-/// System calls that make threads and return their number.
-const FORKS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
-
-/// System calls that return how many bytes of a file they have moved.
-const MOVES: [&str; 6] = ["read", "write", "pread64", "pwrite64", "sendto", "recvfrom"];
-
-/// The call by which a handler of a signal ends.
-const RETURNS: &str = "rt_sigreturn";
 
 impl Evidence {
     /// The lives of single threads are those of their names as well, and so are their longest waits.
@@ -53,7 +43,7 @@ const SECTION: u64 = 1 << 14;
 impl Collector<'_> {
     /// A thread touches a page that is not there.
     pub(super) fn touches(&mut self, thread: &walk::Thread) {
-        let (now, room) = (self.moment.ts, self.evidence.room());
+        let (now, room) = (self.moment.ts, self.evidence.threads.room());
         let Some(own) = self.own(thread) else { return };
         own.faults(now, room);
         if let Some((_, root)) = own.root {
@@ -171,14 +161,14 @@ impl Collector<'_> {
         }
         // Its switch away may not be recorded.
         let ends = self.moment.op == Op::Other && self.moment.cpu == NO_CPU;
-        if ends && segment.call.is_some_and(|call| EXITS.contains(&self.merge.name(call))) {
+        let traits = self.merge.traits_of(segment.call);
+        if ends && traits.has(Traits::EXITS) {
             return;
         }
         if self.evidence.threads.get(&tid).is_some_and(|own| own.gone) {
             return;
         }
-        let name = segment.call.map_or("", |call| self.merge.name(call));
-        let by_its_time = timed_out(name, 0) || name.starts_with("futex");
+        let by_its_time = traits.has(Traits::POLLS | Traits::FUTEX);
         if segment.state == State::Blocked && segment.waker != Waker::Timer && by_its_time {
             if let Some(own) = self.evidence.threads.get_mut(&tid) {
                 own.asleep = Some(Box::new(*segment));
@@ -194,8 +184,8 @@ impl Collector<'_> {
         let Some(own) = self.evidence.threads.get_mut(&tid) else { return };
         let Some(mut asleep) = own.asleep.take() else { return };
         let returned = now.returned.filter(|_| now.ends_call && now.call == asleep.call);
-        let name = asleep.call.map_or("", |call| self.merge.name(call));
-        if returned.is_some_and(|returned| timed_out(name, returned)) {
+        let traits = self.merge.traits_of(asleep.call);
+        if returned.is_some_and(|returned| traits.timed_out(returned)) {
             asleep.waker = Waker::Timer;
             own.slept_for(asleep.start, asleep.call, Waker::Timer);
         }
@@ -227,11 +217,11 @@ impl Collector<'_> {
     /// A soft interrupt has had a thread's CPU until now. What it does for a thread that sends is that
     /// one's own doing.
     pub(super) fn ran_in(&mut self, thread: &walk::Thread, action: Sym, since: u64) {
-        let (now, room, tid) = (self.moment.ts, self.evidence.room(), self.tid(thread));
+        let (now, room, tid) = (self.moment.ts, self.evidence.threads.room(), self.tid(thread));
         if now.saturating_sub(since) < SECTION || self.is_sending() {
             return;
         }
-        let Some(own) = self.evidence.thread(tid, now) else { return };
+        let Some(own) = self.evidence.threads.or_begin(tid, now) else { return };
         if !matches!(own.state(), State::Kernel | State::User) {
             return;
         }
@@ -256,12 +246,12 @@ impl Collector<'_> {
         let more = !std::mem::take(&mut own.looked);
         let held = held.map(|held| *held);
         let same = held.filter(|held| more && held.call == segment.call);
-        let by_design = |call| waits(merge.name(call));
+        let traits = merge.traits_of(segment.call);
         // Who asks for a lock for a time only asks again.
-        let is_futex = |call| merge.name(call).starts_with("futex");
         let timer = matches!(segment.waker, Waker::Timer | Waker::Interrupt)
             && segment.sleep != Sleep::Deep
-            && segment.call.is_some_and(|call| !by_design(call) || is_futex(call));
+            && segment.call.is_some()
+            && (!traits.has(Traits::WAITS) || traits.has(Traits::FUTEX));
         let somebody = matches!(segment.waker, Waker::Thread(_));
         let whole = match same {
             Some(held) if timer || somebody => Segment { start: held.start, ..*segment },
@@ -302,7 +292,7 @@ impl Collector<'_> {
 
     /// A work function that lets requests go that an I/O limit held back begins.
     pub(super) fn lets_go(&mut self, function: Sym) {
-        if self.merge.name(function).starts_with("blk_throtl_dispatch") {
+        if self.merge.traits(function).has(Traits::THROTTLE) {
             self.evidence.let_go = Some(self.moment.ts);
         }
     }
@@ -324,7 +314,7 @@ impl Collector<'_> {
     /// lock that it would hold.
     fn was_joined(&mut self, tid: Tid, by: Tid, segment: &Segment) {
         let call = self.evidence.threads.get(&by).and_then(|by| by.call());
-        if !call.is_some_and(|call| EXITS.contains(&self.merge.name(call))) {
+        if !self.merge.traits_of(call).has(Traits::EXITS) {
             return;
         }
         let (Some(own), Some(by)) = (self.group(tid), self.group(by)) else { return };
@@ -342,7 +332,7 @@ impl Collector<'_> {
         let mut place = self.place("event");
         place.stamp = self.moment.stamp;
         let merge = self.merge;
-        let is_futex = |call: Option<Sym>| call.is_some_and(|c| merge.name(c).starts_with("futex"));
+        let is_futex = |call| merge.traits_of(call).has(Traits::FUTEX);
         let Evidence { threads, tree, .. } = &mut *self.evidence;
         let Some(own) = threads.get_mut(&tid) else { return };
         if let Some(held) = own.held.as_deref() {
@@ -353,7 +343,7 @@ impl Collector<'_> {
             own.looked |= elsewhere || ticks.saturating_mul(LOOKS) > waited;
         }
         let key = (root, segment.call, segment.work);
-        let at = segment.call.map_or(0, |call| call.id.0 as usize + 1) % own.nodes.len();
+        let at = segment.call.map_or(0, |call| call.id().0 as usize + 1) % own.nodes.len();
         let Some(slot) = own.nodes.get_mut(at) else { return };
         let (call, leaf) = match *slot {
             Some((known, nodes)) if known == key => nodes,
@@ -433,31 +423,27 @@ impl Collector<'_> {
         let Some(group) = self.group(tid) else { return };
         let merge = self.merge;
         let Evidence { threads, ledger, cpus_seen: switches, .. } = &mut *self.evidence;
-        let kind = || {
-            let name = merge.name(call);
-            let (forks, moves) = (FORKS.contains(&name), MOVES.contains(&name));
-            Kind { waits: waits(name), forks, moves, reaps: name == "wait4" }
-        };
-        let Kind { waits, forks, moves, reaps } =
-            ledger.called((group, call), ticks, (place, marks), returned, kind);
+        let traits = merge.traits(call);
+        ledger.called((group, call), ticks, (place, marks), returned, traits);
         let Some(own) = threads.get_mut(&tid) else { return };
-        if merge.name(call) == RETURNS {
+        if traits.has(Traits::RETURNS) {
             if let Some(ticks) = own.handled(self.moment.ts) {
                 let sum = ledger.handlers.entry(group).or_default();
                 *sum = (sum.0 + 1, ticks.saturating_add(sum.1));
             }
         }
         let slept = std::mem::take(&mut own.slept_in);
-        match waits {
+        match traits.has(Traits::WAITS) {
             true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
             // What might wait and did not is neither, but for what moves something.
-            true if moves && returned.is_some_and(|bytes| bytes > 0) => own.turn.add(call),
+            true if traits.has(Traits::MOVES) && returned.is_some_and(|bytes| bytes > 0) => own.turn.add(call),
             true => {}
             false => own.turn.add(call),
         }
-        let child = returned.filter(|child| (forks || reaps) && *child > 0);
+        let tells = traits.has(Traits::FORKS | Traits::REAPS);
+        let child = returned.filter(|child| tells && *child > 0);
         match child.map(i32::try_from) {
-            Some(Ok(child)) if reaps => {
+            Some(Ok(child)) if traits.has(Traits::REAPS) => {
                 self.evidence.started.waited(tid, Tid { tid: child, ..tid });
             }
             Some(Ok(child)) => self.makes_by_return(tid, child),

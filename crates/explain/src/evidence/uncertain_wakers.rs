@@ -78,7 +78,7 @@ impl Evidence {
             }
         }
         let mut ran: BTreeMap<GroupId, u64> = BTreeMap::new();
-        for (tid, thread) in &self.threads {
+        for (tid, thread) in self.threads.iter() {
             if let Some(group) = group(*tid) {
                 let sum = ran.entry(group).or_default();
                 *sum = thread.ran().saturating_add(*sum);

@@ -6,12 +6,13 @@
 //! of the sleep to the wake-up, and so on. An interrupt ends the way.
 
 use super::groups::{GroupId, Groups};
-use super::thread::{Segment, State, Thread, Waker};
+use super::name_traits::Traits;
+use super::thread::{Segment, State, Waker};
+use super::threads::Threads;
 use super::tree::{Frame, Tree};
 use crate::merge::Merge;
 use crate::moment::{Place, Tid};
 use std::collections::VecDeque;
-use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::Sleep;
 
 /// Most threads that wait for each other in a row.
@@ -21,31 +22,34 @@ pub const IDLE: i32 = -1;
 /// Stretches of one CPU's past that are kept.
 const MAX_RUNS: usize = 64;
 /// Most CPUs.
-const MAX_CPUS: usize = 1 << 10;
+const MAX_CPUS: usize = 1 << 12;
 /// Segments that may be looked at for each event, on average: bounds the time.
 const PER_EVENT: i64 = 4;
 /// And at once.
 const BURST: i64 = 1 << 16;
 
-/// System calls that do not return: what follows is no life.
-pub const EXITS: [&str; 2] = ["exit", "exit_group"];
-
-/// System calls that only a timer or a signal ends.
-pub const SLEEPS: [&str; 2] = ["nanosleep", "clock_nanosleep"];
-
 /// Who had the CPUs lately.
 #[derive(Debug, Default)]
 pub struct Runs {
-    cpus: FastMap<(u16, u32), VecDeque<(i32, u64)>>,
+    /// By file and CPU.
+    files: Vec<Vec<VecDeque<(i32, u64)>>>,
 }
 
 impl Runs {
     /// A CPU goes over to a thread.
     pub fn switched(&mut self, (file, cpu): (u16, u32), next: i32, now: u64) {
-        if self.cpus.len() >= MAX_CPUS && !self.cpus.contains_key(&(file, cpu)) {
+        let (file, cpu) = (usize::from(file), cpu as usize);
+        if cpu >= MAX_CPUS {
             return;
         }
-        let runs = self.cpus.entry((file, cpu)).or_default();
+        if self.files.len() <= file {
+            self.files.resize_with(file + 1, Vec::new);
+        }
+        let cpus = &mut self.files[file];
+        if cpus.len() <= cpu {
+            cpus.resize_with(cpu + 1, VecDeque::new);
+        }
+        let runs = &mut cpus[cpu];
         if runs.len() >= MAX_RUNS {
             runs.pop_front();
         }
@@ -53,8 +57,9 @@ impl Runs {
     }
 
     /// Who has the other CPUs of a file.
-    pub fn now(&self, of: (u16, u32)) -> impl Iterator<Item = i32> + '_ {
-        let others = self.cpus.iter().filter(move |(cpu, _)| cpu.0 == of.0 && cpu.1 != of.1);
+    pub fn now(&self, (file, cpu): (u16, u32)) -> impl Iterator<Item = i32> + '_ {
+        let cpus = self.files.get(usize::from(file)).into_iter().flatten();
+        let others = cpus.enumerate().filter(move |(other, _)| *other != cpu as usize);
         others.filter_map(|(_, runs)| Some(runs.back()?.0))
     }
 
@@ -63,12 +68,13 @@ impl Runs {
     /// nothing to do.
     pub fn rival(
         &self,
-        cpu: (u16, u32),
+        (file, cpu): (u16, u32),
         waits: i32,
         (from, to): (u64, u64),
         name: impl Fn(i32) -> Option<GroupId>,
     ) -> i32 {
-        let runs = self.cpus.get(&cpu).into_iter().flat_map(|runs| runs.iter().rev());
+        let runs = self.files.get(usize::from(file)).and_then(|cpus| cpus.get(cpu as usize));
+        let runs = runs.into_iter().flat_map(|runs| runs.iter().rev());
         let mut end = to;
         let mut most = (to.saturating_sub(from) / 2, 0);
         let mut sums: [(i32, u64); 4] = [(0, 0); 4];
@@ -157,7 +163,7 @@ pub struct Life<'a> {
     /// Calls that ended.
     pub calls: u64,
     /// All threads.
-    pub threads: &'a FastMap<Tid, Thread>,
+    pub threads: &'a Threads,
     /// Names.
     pub merge: &'a Merge,
     /// Threads by name.
@@ -220,9 +226,8 @@ impl Life<'_> {
             let Segment { state, waker, .. } = *segment;
             pieces.push(Piece { thread, state, doing, waker, span });
         }
-        let exits = |call| EXITS.contains(&self.merge.name(call));
-        let ended = segment.sleep == Sleep::Dead || segment.call.is_some_and(exits);
-        if segment.state == State::Blocked && ended {
+        let exits = || self.merge.traits_of(segment.call).has(Traits::EXITS);
+        if segment.state == State::Blocked && (segment.sleep == Sleep::Dead || exits()) {
             return;
         }
         let at = match (segment.call, segment.work) {
@@ -281,8 +286,7 @@ impl Life<'_> {
 
     fn asleep(&mut self, at: u32, segment: &Segment, span: (u64, u64), stack: &mut Vec<Tid>) {
         let ticks = span.1.saturating_sub(span.0);
-        let sleeps = segment.call.map_or("", |call| self.merge.name(call));
-        let sleeps = SLEEPS.iter().any(|name| sleeps.starts_with(name));
+        let sleeps = self.merge.traits_of(segment.call).has(Traits::NANOSLEEP);
         let frame = match segment.waker {
             _ if sleeps => Frame::Timer,
             Waker::Timer => Frame::Timer,
