@@ -276,8 +276,9 @@ impl Source {
     fn advance(&mut self, lot: &mut Lot) -> bool {
         let at = lot.moments.len();
         let mut learned = |what| lot.learned.push_back((at, what));
-        let Some(event) = self.reader.next_event() else { return false };
-        let op = self.decoder.decode(&event);
+        // By reference: an event is large, and is not copied on its way.
+        let Some(event) = &self.reader.next_event() else { return false };
+        let op = self.decoder.decode(event);
         if !matches!(event.body, Body::Lost(_)) {
             self.events += 1;
         }

@@ -110,8 +110,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
         _ => {}
     }
     let spool = spool::Spool::of(files)?;
-    let clocks = vmeter_timebase::align(&spool.files, options.cpu_hz)?;
-    let mut merged = merge::Merge::open(&spool, &clocks)?;
+    let mut merged = merge::Merge::open(&spool, options.cpu_hz)?;
     merged.recorded(&options.recorded);
     let mut gather = evidence::Gather::new(&merged);
     let mut makers: BTreeSet<i32> = options.makers.iter().copied().collect();
@@ -129,7 +128,7 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
         gather.add(moment, &merged);
     }
     let evidence = gather.finish(&merged);
-    let sources = merged.finish();
+    let (sources, clocks) = merged.finish();
     for source in &sources {
         source.losses.check(&source.file)?;
     }

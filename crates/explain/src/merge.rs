@@ -9,6 +9,7 @@ use crate::moment::{Moment, Sym, Tid};
 use crate::read::Read;
 use crate::spool::Spool;
 use crate::ExplainError;
+use std::path::{Path, PathBuf};
 use vmeter_timebase::Clocks;
 use vmeter_trace::{open, Input, TraceInfo};
 
@@ -26,14 +27,21 @@ impl Merge {
     ///
     /// # Errors
     /// As [`open`]; no thread for a file.
-    pub fn open(spool: &Spool, clocks: &Clocks) -> Result<Merge, ExplainError> {
-        let mut merge = Merge { files: Vec::new(), sources: Vec::new(), earliest: 0, clocks: clocks.clone() };
-        for (number, path) in (0_u16..).zip(&spool.files) {
-            let mut reader = open(Input::open(path)?)?;
+    pub fn open(spool: &Spool, cpu_hz: Option<f64>) -> Result<Merge, ExplainError> {
+        let mut readers = Vec::with_capacity(spool.files.len());
+        for path in &spool.files {
+            readers.push(open(Input::open(path)?)?);
+        }
+        let paths = spool.files.iter().map(PathBuf::as_path);
+        let infos = readers.iter().map(|reader| reader.info());
+        let known: Vec<(&Path, &TraceInfo)> = paths.zip(infos).collect();
+        let clocks = vmeter_timebase::align(&known, cpu_hz)?;
+        let mut merge = Merge { files: Vec::new(), sources: Vec::new(), earliest: 0, clocks };
+        for (number, (path, mut reader)) in (0_u16..).zip(spool.files.iter().zip(readers)) {
             // Unpacking ahead only saves time; the events are the same without it.
             let _ = reader.read_ahead(1);
             let name = spool.name(path);
-            let source = Ahead::begin(number, reader, clocks)
+            let source = Ahead::begin(number, reader, &merge.clocks)
                 .map_err(|source| vmeter_trace::Error::Read { name: name.clone(), source })?;
             merge.files.push(name);
             merge.sources.push(source);
@@ -117,7 +125,8 @@ impl Merge {
     }
 
     /// What is left when all events have come.
-    pub fn finish(self) -> Vec<Read> {
-        self.files.into_iter().zip(self.sources).map(|(file, source)| source.finish(file)).collect()
+    pub fn finish(self) -> (Vec<Read>, Clocks) {
+        let files = self.files.into_iter().zip(self.sources);
+        (files.map(|(file, source)| source.finish(file)).collect(), self.clocks)
     }
 }

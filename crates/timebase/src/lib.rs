@@ -10,9 +10,9 @@ mod pairs;
 mod rate;
 mod survey;
 
-use std::path::PathBuf;
+use std::path::Path;
 use survey::Survey;
-use vmeter_trace::{Clock, Error, Tick};
+use vmeter_trace::{Clock, Error, Tick, TraceInfo};
 
 /// Relation of a trace's clock to that of the first.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -80,18 +80,18 @@ impl Clocks {
     }
 }
 
-/// Finds out how the files' clocks relate. With several files each is read once for it.
+/// Finds out how the clocks of files relate, of which the caller knows what they say of themselves.
+/// Several are each read once for it.
 ///
 /// # Errors
-/// A file that is no trace.
-pub fn align(files: &[PathBuf], cpu_hz: Option<f64>) -> Result<Clocks, Error> {
-    let whole = files.len() > 1;
+/// A file that can't be read.
+pub fn align(files: &[(&Path, &TraceInfo)], cpu_hz: Option<f64>) -> Result<Clocks, Error> {
     let mut surveys = Vec::with_capacity(files.len());
-    for path in files {
-        let survey = Survey::read(path, whole)?;
+    for (path, info) in files {
         // Only the whole tells how long a cycle is.
-        let cycles = survey.clock.tick == Tick::Cycle && cpu_hz.is_none() && !whole;
-        surveys.push(if cycles { Survey::read(path, true)? } else { survey });
+        let cycles = info.clock.tick == Tick::Cycle && cpu_hz.is_none();
+        let whole = files.len() > 1 || cycles;
+        surveys.push(if whole { Survey::read(path)? } else { Survey::of(info) });
     }
     let mut clocks = Clocks::default();
     let mut cpu_hz = cpu_hz;

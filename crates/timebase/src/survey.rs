@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use vmeter_trace::ops::{Access as Asked, Decoder};
 use vmeter_trace::walk::{At, Thread, Visitor, Walk};
-use vmeter_trace::{open, Body, Clock, Error, Event, Input, Tick};
+use vmeter_trace::{open, Body, Clock, Error, Event, Input, Tick, TraceInfo};
 
 /// Most port accesses that are kept for matching.
 const MAX_ACCESSES: usize = 1 << 15;
@@ -46,11 +46,9 @@ pub(crate) struct Survey {
 }
 
 impl Survey {
-    /// Reads a trace to its end; only its head if nothing has to be matched.
-    pub fn read(path: &Path, whole: bool) -> Result<Survey, Error> {
-        let mut reader = open(Input::open(path)?)?;
-        let info = reader.info();
-        let mut survey = Survey {
+    /// What a trace says of itself, where nothing has to be matched.
+    pub fn of(info: &TraceInfo) -> Survey {
+        Survey {
             clock: info.clock.clone(),
             first: 0,
             last: 0,
@@ -58,10 +56,14 @@ impl Survey {
             accesses: Vec::new(),
             of_model: info.format.starts_with("QEMU"),
             tick: None,
-        };
-        if !whole {
-            return Ok(survey);
         }
+    }
+
+    /// Reads a trace to its end.
+    pub fn read(path: &Path) -> Result<Survey, Error> {
+        let mut reader = open(Input::open(path)?)?;
+        let info = reader.info();
+        let mut survey = Survey::of(info);
         let mut decoder = Decoder::default();
         let mut walk = Walk::new(info);
         let mut served = Served { of_model: survey.of_model, ..Served::default() };

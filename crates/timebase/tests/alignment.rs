@@ -57,7 +57,12 @@ fn aligned(traces: (String, String)) -> Alignment {
     let files = [folder.path().join("host.txt"), folder.path().join("qemu.log")];
     std::fs::write(&files[0], traces.0).expect("a file");
     std::fs::write(&files[1], traces.1).expect("a file");
-    let clocks = align(&files, None).expect("traces");
+    let readers = files.each_ref().map(|file| {
+        let input = vmeter_trace::Input::open(file).expect("a file");
+        vmeter_trace::open(input).expect("a trace")
+    });
+    let known = [0, 1].map(|at| (files[at].as_path(), readers[at].info()));
+    let clocks = align(&known, None).expect("traces");
     let told = clocks.alignments().nth(1).expect("the log's");
     told.clone()
 }

@@ -8,9 +8,9 @@ use super::segments::PathSegment;
 use super::view::LEAST_SHARE;
 use super::waits::waits;
 use super::{Candidate, Detector, View};
-use crate::evidence::name_traits::Traits;
 use crate::evidence::calls::{Calls, Wakes};
 use crate::evidence::groups::GroupId;
+use crate::evidence::name_traits::Traits;
 use crate::evidence::tree::Frame;
 use crate::kind::Why;
 use crate::moment::{Place, Sym};
@@ -77,7 +77,9 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
         // Of one that waits by design, what it has a CPU for.
         let ticks = if waits { calls.times.sum(|point| point.calls) } else { calls.ticks };
         let much = view.share(ticks) >= LEAST_SHARE || ticks.saturating_mul(20) >= life.max(1);
-        if calls.count < LEAST || waits && !calls.traits.has(Traits::MOVES) && !view.evidence.runs_seen() || !much
+        if calls.count < LEAST
+            || waits && !calls.traits.has(Traits::MOVES) && !view.evidence.runs_seen()
+            || !much
         {
             return None;
         }

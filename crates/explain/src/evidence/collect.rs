@@ -287,7 +287,6 @@ impl Collector<'_> {
             call,
             work: ended.work.map(sym),
             waker,
-            returned: ended.returned,
             ends_call: ended.ends_call,
             queued: false,
             rival: 0,

@@ -6,6 +6,7 @@
 
 use super::name_traits::Traits;
 use super::thread::{Segment, State, Waker};
+use super::wait_for::Stack;
 use super::{Collector, Evidence};
 use crate::moment::{Sym, Tid};
 use std::cmp::Reverse;
@@ -96,7 +97,7 @@ impl Collector<'_> {
     }
 
     fn over(&mut self, whole: Whole) {
-        let Whole { end, start, tid, call, returned } = whole;
+        let Whole { end, start, tid, call, .. } = whole;
         let Some(own) = self.evidence.threads.or_begin(tid, start) else { return };
         let since = own.since();
         let user = Segment { end: start, state: State::User, call: None, ..own.current(start) };
@@ -105,7 +106,8 @@ impl Collector<'_> {
         }
         let length = end.saturating_sub(start);
         let waker = self.ended_by(&whole);
-        let slept = self.merge.traits(call).has(Traits::WAITS) || length > Evidence::ticks_of(SHORT_S);
+        let slept =
+            self.merge.traits(call).has(Traits::WAITS) || length > Evidence::ticks_of(SHORT_S);
         let state = if slept { State::Blocked } else { State::Kernel };
         let segment = Segment {
             start,
@@ -114,7 +116,6 @@ impl Collector<'_> {
             call: Some(call),
             work: None,
             waker,
-            returned,
             ends_call: true,
             queued: false,
             rival: 0,
@@ -142,7 +143,7 @@ impl Collector<'_> {
         }
         let span = (segment.start, segment.end);
         match segment.state {
-            State::Blocked => self.life().segment(root, tid, &segment, span, &mut vec![tid]),
+            State::Blocked => self.life().segment(root, tid, &segment, span, &mut Stack::of(tid)),
             _ => self.runs(tid, root, &segment),
         }
     }

@@ -290,7 +290,7 @@ impl Visitor for Collector<'_> {
                 self.evidence.chosen.insert(tid.file);
             }
         }
-        self.live(thread, &segment);
+        self.live(thread, &segment, ended.returned);
         if let Some(group) = in_vain.then(|| self.group(tid)).flatten() {
             self.evidence.ledger.in_vain(group);
         }
@@ -300,7 +300,7 @@ impl Visitor for Collector<'_> {
         if let Some(call) = ended_call {
             let (entered, off) = ended_call_since;
             let ticks = (now.saturating_sub(entered), off);
-            self.called(tid, (call, segment.returned), ticks, &marks);
+            self.called(tid, (call, ended.returned), ticks, &marks);
         }
     }
 

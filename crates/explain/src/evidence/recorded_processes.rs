@@ -30,8 +30,9 @@ pub struct Started {
     last: Option<u16>,
     /// The threads of the first events.
     head: Vec<Tid>,
-    /// Who woke whom last.
+    /// Who woke whom last, and how many have by then; by that number.
     woke: [(Tid, i32); WOKEN],
+    wakes: usize,
     /// Who has started whom, or has waited for its end; and those that each has started.
     parents: FastMap<Tid, Tid>,
     children: FastMap<Tid, Vec<Tid>>,
@@ -50,8 +51,8 @@ impl Started {
         match moment.op {
             Op::Switch { prev, sleep: Sleep::Dead, .. } => self.ended(thread, prev),
             Op::Wake { tid, .. } => {
-                self.woke.rotate_right(1);
-                self.woke[0] = (thread, tid);
+                self.wakes += 1;
+                self.woke[self.wakes % WOKEN] = (thread, tid);
             }
             _ => {}
         }
@@ -74,8 +75,9 @@ impl Started {
         }
         // perf has no number for who ends.
         let by_it = |waker: &Tid| *waker == prev || *waker == by;
-        let woken = self.woke.iter().find(|(waker, woken)| by_it(waker) && *woken > 0);
-        if let Some((_, woken)) = woken.copied() {
+        let mut latest_first = (1..=WOKEN).map(|n| self.woke[(self.wakes + n) % WOKEN]).rev();
+        let woken = latest_first.find(|(waker, woken)| by_it(waker) && *woken > 0);
+        if let Some((_, woken)) = woken {
             self.waited(Tid { tid: woken, ..prev }, prev);
         }
     }

@@ -66,8 +66,6 @@ pub struct Segment {
     pub work: Option<Sym>,
     /// Who ended it, if it is [`State::Blocked`].
     pub waker: Waker,
-    /// What the call returned, if it ended with this.
-    pub returned: Option<i64>,
     /// True if the call ended with this.
     pub ends_call: bool,
     /// True for the mark that a work item was queued.
@@ -160,11 +158,11 @@ pub struct Thread {
     /// It has slept in its call.
     pub slept_in: bool,
     /// A sleep that a timer has ended, and that may go on.
-    pub held: Option<Box<Segment>>,
+    pub held: Option<Segment>,
     /// It has done something since.
     pub looked: bool,
     /// A sleep that may have ended since its time was up: what its call returns tells.
-    pub asleep: Option<Box<Segment>>,
+    pub asleep: Option<Segment>,
     /// Ticks without a CPU since its call began, ready and asleep.
     pub off: (u64, u64),
     /// When its call began; else when it began to do what it does.
@@ -243,7 +241,6 @@ impl Thread {
             call: self.call,
             work: self.work,
             waker: Waker::Unknown,
-            returned: None,
             ends_call: false,
             queued: false,
             rival: 0,

@@ -6,7 +6,7 @@ use super::name_traits::Traits;
 use super::subject::{Breakdown, Key, SubjectKind};
 use super::thread::{Segment, State, Waker};
 use super::tree::Frame;
-use super::wait_for::{Life, Piece, Wait, MAX_WAITS};
+use super::wait_for::{Life, Piece, Stack, Wait, MAX_WAITS};
 use super::{Collector, Evidence};
 use crate::moment::{Sym, Tid};
 use vmeter_trace::ops::{Op, Sleep};
@@ -70,7 +70,7 @@ impl Collector<'_> {
             let mut life = self.life();
             life.place = anatomy.place;
             life.pieces = longest.then(Vec::new);
-            life.walk(root, tid, span, &mut vec![tid]);
+            life.walk(root, tid, span, &mut Stack::of(tid));
             (anatomy.waited, anatomy.calls) = (life.waited, life.calls);
             let pieces = life.pieces.take();
             self.keep(root, span, pieces);
@@ -150,11 +150,11 @@ impl Collector<'_> {
         }
     }
 
-    /// A stretch of a thread's life is over.
-    pub(super) fn live(&mut self, thread: &walk::Thread, segment: &Segment) {
+    /// A stretch of a thread's life is over, and what its call returned, if that ended with it.
+    pub(super) fn live(&mut self, thread: &walk::Thread, segment: &Segment, returned: Option<i64>) {
         let tid = self.tid(thread);
         if tid.tid > 0 && (segment.ends_call || segment.state == State::Blocked) {
-            self.woke_up(tid, segment);
+            self.woke_up(tid, segment, returned);
         }
         if tid.tid <= 0 || segment.start >= segment.end {
             return;
@@ -171,7 +171,7 @@ impl Collector<'_> {
         let by_its_time = traits.has(Traits::POLLS | Traits::FUTEX);
         if segment.state == State::Blocked && segment.waker != Waker::Timer && by_its_time {
             if let Some(own) = self.evidence.threads.get_mut(&tid) {
-                own.asleep = Some(Box::new(*segment));
+                own.asleep = Some(*segment);
             }
             return;
         }
@@ -180,10 +180,10 @@ impl Collector<'_> {
 
     /// A sleep in a call is over, since it goes back to sleep in it or the call returns: what that returns
     /// says whether its time was up.
-    fn woke_up(&mut self, tid: Tid, now: &Segment) {
+    fn woke_up(&mut self, tid: Tid, now: &Segment, returned: Option<i64>) {
         let Some(own) = self.evidence.threads.get_mut(&tid) else { return };
         let Some(mut asleep) = own.asleep.take() else { return };
-        let returned = now.returned.filter(|_| now.ends_call && now.call == asleep.call);
+        let returned = returned.filter(|_| now.ends_call && now.call == asleep.call);
         let traits = self.merge.traits_of(asleep.call);
         if returned.is_some_and(|returned| traits.timed_out(returned)) {
             asleep.waker = Waker::Timer;
@@ -209,7 +209,7 @@ impl Collector<'_> {
         let longest = somebody && self.is_longest(root, span);
         let mut life = self.life();
         life.pieces = longest.then(Vec::new);
-        life.segment(root, tid, segment, span, &mut vec![tid]);
+        life.segment(root, tid, segment, span, &mut Stack::of(tid));
         let pieces = life.pieces.take();
         self.keep(root, span, pieces);
     }
@@ -230,8 +230,8 @@ impl Collector<'_> {
         let inside = Segment { start: since, call: None, work: Some(action), ..own.current(now) };
         let start = own.ends(before, room);
         own.ends(inside, room);
-        self.live(thread, &Segment { start, ..before });
-        self.live(thread, &inside);
+        self.live(thread, &Segment { start, ..before }, None);
+        self.live(thread, &inside, None);
     }
 
     /// A sleep that only a timer ends, in a call that does not wait by design, may go on at once:
@@ -244,7 +244,6 @@ impl Collector<'_> {
         }
         let held = own.held.take();
         let more = !std::mem::take(&mut own.looked);
-        let held = held.map(|held| *held);
         let same = held.filter(|held| more && held.call == segment.call);
         let traits = merge.traits_of(segment.call);
         // Who asks for a lock for a time only asks again.
@@ -261,11 +260,11 @@ impl Collector<'_> {
             own.slept_for(whole.start, whole.call, whole.waker);
         }
         if timer {
-            own.held = Some(Box::new(whole));
+            own.held = Some(whole);
         }
         if let Some(held) = held.filter(|held| whole.start != held.start) {
             let mut life = self.life();
-            life.segment(root, tid, &held, (held.start, held.end), &mut vec![tid]);
+            life.segment(root, tid, &held, (held.start, held.end), &mut Stack::of(tid));
         }
         (!timer).then_some(whole)
     }
@@ -276,17 +275,17 @@ impl Collector<'_> {
         walk.finish(self.moment.stamp, self);
         let threads = &mut self.evidence.threads;
         let asleep = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.asleep.take()?)));
-        let mut asleep: Vec<(Tid, Box<Segment>)> = asleep.collect();
+        let mut asleep: Vec<(Tid, Segment)> = asleep.collect();
         asleep.sort_by_key(|(tid, _)| *tid);
         asleep.iter().for_each(|(tid, asleep)| self.lives(*tid, asleep));
         let threads = &mut self.evidence.threads;
         let held = threads.iter_mut().filter_map(|(tid, own)| Some((*tid, own.held.take()?)));
-        let mut held: Vec<(Tid, Box<Segment>)> = held.collect();
+        let mut held: Vec<(Tid, Segment)> = held.collect();
         held.sort_by_key(|(tid, _)| *tid);
         for (tid, held) in held {
             let Some(root) = self.root(tid) else { continue };
             let mut life = self.life();
-            life.segment(root, tid, &held, (held.start, held.end), &mut vec![tid]);
+            life.segment(root, tid, &held, (held.start, held.end), &mut Stack::of(tid));
         }
     }
 
@@ -335,7 +334,7 @@ impl Collector<'_> {
         let is_futex = |call| merge.traits_of(call).has(Traits::FUTEX);
         let Evidence { threads, tree, .. } = &mut *self.evidence;
         let Some(own) = threads.get_mut(&tid) else { return };
-        if let Some(held) = own.held.as_deref() {
+        if let Some(held) = own.held.as_ref() {
             // Who has looked whether what it waits for has come does not run for long.
             let waited = held.end.saturating_sub(held.start);
             let again = (segment.call.is_none() || is_futex(segment.call)) && is_futex(held.call);
@@ -436,7 +435,9 @@ impl Collector<'_> {
         match traits.has(Traits::WAITS) {
             true if slept || switches.is_empty() => ledger.turned(group, &mut own.turn),
             // What might wait and did not is neither, but for what moves something.
-            true if traits.has(Traits::MOVES) && returned.is_some_and(|bytes| bytes > 0) => own.turn.add(call),
+            true if traits.has(Traits::MOVES) && returned.is_some_and(|bytes| bytes > 0) => {
+                own.turn.add(call)
+            }
             true => {}
             false => own.turn.add(call),
         }

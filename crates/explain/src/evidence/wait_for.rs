@@ -31,8 +31,15 @@ const BURST: i64 = 1 << 16;
 /// Who had the CPUs lately.
 #[derive(Debug, Default)]
 pub struct Runs {
-    /// By file and CPU.
-    files: Vec<Vec<VecDeque<(i32, u64)>>>,
+    /// By file.
+    files: Vec<Cpus>,
+}
+
+/// Who had a file's CPUs, by CPU.
+#[derive(Debug, Default)]
+struct Cpus {
+    now: Vec<i32>,
+    past: Vec<VecDeque<(i32, u64)>>,
 }
 
 impl Runs {
@@ -43,24 +50,26 @@ impl Runs {
             return;
         }
         if self.files.len() <= file {
-            self.files.resize_with(file + 1, Vec::new);
+            self.files.resize_with(file + 1, Cpus::default);
         }
         let cpus = &mut self.files[file];
-        if cpus.len() <= cpu {
-            cpus.resize_with(cpu + 1, VecDeque::new);
+        if cpus.now.len() <= cpu {
+            cpus.now.resize(cpu + 1, 0);
+            cpus.past.resize_with(cpu + 1, VecDeque::new);
         }
-        let runs = &mut cpus[cpu];
+        cpus.now[cpu] = next;
+        let runs = &mut cpus.past[cpu];
         if runs.len() >= MAX_RUNS {
             runs.pop_front();
         }
         runs.push_back((next, now));
     }
 
-    /// Who has the other CPUs of a file.
+    /// Who has the other CPUs of a file; 0 for the idle thread.
     pub fn now(&self, (file, cpu): (u16, u32)) -> impl Iterator<Item = i32> + '_ {
-        let cpus = self.files.get(usize::from(file)).into_iter().flatten();
-        let others = cpus.enumerate().filter(move |(other, _)| *other != cpu as usize);
-        others.filter_map(|(_, runs)| Some(runs.back()?.0))
+        let cpus = self.files.get(usize::from(file)).map_or(&[][..], |cpus| &cpus.now);
+        let others = cpus.iter().enumerate().filter(move |(other, _)| *other != cpu as usize);
+        others.map(|(_, tid)| *tid)
     }
 
     /// The thread that had a CPU for most of a stretch that another waited for it, or the first of
@@ -73,7 +82,7 @@ impl Runs {
         (from, to): (u64, u64),
         name: impl Fn(i32) -> Option<GroupId>,
     ) -> i32 {
-        let runs = self.files.get(usize::from(file)).and_then(|cpus| cpus.get(cpu as usize));
+        let runs = self.files.get(usize::from(file)).and_then(|cpus| cpus.past.get(cpu as usize));
         let runs = runs.into_iter().flat_map(|runs| runs.iter().rev());
         let mut end = to;
         let mut most = (to.saturating_sub(from) / 2, 0);
@@ -154,6 +163,34 @@ const MAX_PIECES: usize = 512;
 /// Most subjects whose longest wait is kept.
 pub const MAX_WAITS: usize = 1 << 12;
 
+/// Threads that wait for each other in a row.
+#[derive(Debug)]
+pub struct Stack {
+    list: [Tid; MAX_HOPS],
+    used: usize,
+}
+
+impl Stack {
+    /// Of the first.
+    pub fn of(thread: Tid) -> Stack {
+        Stack { list: [thread; MAX_HOPS], used: 1 }
+    }
+
+    /// Adds one; false if it is among them, or there is no room.
+    fn push(&mut self, thread: Tid) -> bool {
+        let fresh = self.used < MAX_HOPS && !self.list[..self.used].contains(&thread);
+        if fresh {
+            self.list[self.used] = thread;
+            self.used += 1;
+        }
+        fresh
+    }
+
+    fn pop(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+}
+
 /// Adds threads' time to the tree.
 pub struct Life<'a> {
     /// What is found is noted here, if it is the longest wait so far.
@@ -180,7 +217,7 @@ pub struct Life<'a> {
 
 impl Life<'_> {
     /// Adds what a thread did from one moment to another below a node.
-    pub fn walk(&mut self, at: u32, thread: Tid, span: (u64, u64), stack: &mut Vec<Tid>) {
+    pub fn walk(&mut self, at: u32, thread: Tid, span: (u64, u64), stack: &mut Stack) {
         let threads = self.threads;
         let Some(state) = threads.get(&thread) else {
             return self.leaf(at, Frame::Unknown, span.1.saturating_sub(span.0));
@@ -217,7 +254,7 @@ impl Life<'_> {
         thread: Tid,
         segment: &Segment,
         span: (u64, u64),
-        stack: &mut Vec<Tid>,
+        stack: &mut Stack,
     ) {
         let ticks = span.1.saturating_sub(span.0);
         if let Some(pieces) = self.pieces.as_mut().filter(|pieces| pieces.len() < MAX_PIECES) {
@@ -284,7 +321,7 @@ impl Life<'_> {
         self.tree.add(below, ticks, self.place);
     }
 
-    fn asleep(&mut self, at: u32, segment: &Segment, span: (u64, u64), stack: &mut Vec<Tid>) {
+    fn asleep(&mut self, at: u32, segment: &Segment, span: (u64, u64), stack: &mut Stack) {
         let ticks = span.1.saturating_sub(span.0);
         let sleeps = self.merge.traits_of(segment.call).has(Traits::NANOSLEEP);
         let frame = match segment.waker {
@@ -299,10 +336,9 @@ impl Life<'_> {
                 let group = self.group(waker);
                 let at = self.tree.child(at, Frame::Waker(group));
                 self.tree.count(at);
-                if stack.len() >= MAX_HOPS || stack.contains(&waker) {
+                if !stack.push(waker) {
                     return self.tree.add(at, ticks, self.place);
                 }
-                stack.push(waker);
                 self.walk(at, waker, span, stack);
                 stack.pop();
                 return;

@@ -53,7 +53,8 @@ fn recorded(view: &View<'_>) -> (u64, Vec<u64>) {
 struct Pair {
     ratio: f64,
     weight: f64,
-    group: Option<GroupId>,
+    /// Whose it is: several may be called alike.
+    groups: BTreeSet<GroupId>,
 }
 
 fn pairs(view: &View<'_>, twin: &View<'_>) -> Vec<Pair> {
@@ -61,12 +62,12 @@ fn pairs(view: &View<'_>, twin: &View<'_>) -> Vec<Pair> {
     let seconds = |view: &View<'_>| view.seconds(view.evidence.span()).unwrap_or(1.0).max(1e-9);
     // More work than that would be done faster than the twin does it.
     let most = (seconds(view) / seconds(twin)).max(1.0) * 1.05;
-    let pairs = ours.into_iter().filter_map(|(name, (count, weight, group))| {
+    let pairs = ours.into_iter().filter_map(|(name, (count, weight, groups))| {
         let (other, theirs, _) = theirs.get(&name)?;
         let enough = count >= FEWEST && *other >= FEWEST;
         let ratio = count as f64 / (*other).max(1) as f64;
         let fits = enough && (LEAST..=most).contains(&ratio);
-        fits.then_some(Pair { ratio, weight: (weight * theirs).sqrt(), group })
+        fits.then_some(Pair { ratio, weight: (weight * theirs).sqrt(), groups })
     });
     pairs.collect()
 }
@@ -96,8 +97,8 @@ fn work(pairs: &[Pair]) -> f64 {
 fn same(view: &View<'_>, pairs: &[Pair]) -> BTreeSet<GroupId> {
     let mut by: HashMap<GroupId, Vec<&Pair>> = HashMap::new();
     for pair in pairs {
-        if let Some(group) = pair.group {
-            by.entry(group).or_default().push(pair);
+        for group in &pair.groups {
+            by.entry(*group).or_default().push(pair);
         }
     }
     let user = |group| !view.evidence.groups.is_kernel(group);
@@ -113,13 +114,14 @@ fn same(view: &View<'_>, pairs: &[Pair]) -> BTreeSet<GroupId> {
 
 /// How often something was done, the time that went by in it, s, and by whom: requests and calls;
 /// where these are not recorded, wake-ups.
-fn counts(view: &View<'_>) -> BTreeMap<String, (u64, f64, Option<GroupId>)> {
+fn counts(view: &View<'_>) -> BTreeMap<String, (u64, f64, BTreeSet<GroupId>)> {
     let evidence = view.evidence;
     let chosen = |group| !evidence.groups.is_kernel(group) && !view.is_foreign(group);
-    let mut all: BTreeMap<String, (u64, f64, Option<GroupId>)> = BTreeMap::new();
+    let mut all: BTreeMap<String, (u64, f64, BTreeSet<GroupId>)> = BTreeMap::new();
     let mut add = |name: String, count: u64, weight: f64, group: Option<GroupId>| {
         let sum = all.entry(name).or_default();
-        *sum = (sum.0 + count, sum.1 + weight, group);
+        (sum.0, sum.1) = (sum.0 + count, sum.1 + weight);
+        sum.2.extend(group);
     };
     for (key, subject) in view.requests() {
         let seconds = view.seconds(subject.total).unwrap_or(0.0);

@@ -3,7 +3,6 @@
 use crate::event::{Body, Context, Event, EventType, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, TraceInfo};
 use crate::input::Lines;
-use crate::text::split_at_byte;
 use std::ops::Range;
 use vmeter_base::CpuList;
 
@@ -253,7 +252,8 @@ static OF_NAMES: [bool; 256] = {
 
 /// Splits `name: text` where the name is one word.
 pub(super) fn split_name(text: &str) -> Option<(&str, &str)> {
-    let (name, rest) = split_at_byte(text, b':')?;
-    let whole = name.bytes().all(|b| OF_NAMES[b as usize]);
-    (whole && !name.is_empty()).then(|| (name, rest.trim_ascii_start()))
+    let end = text.bytes().position(|b| !OF_NAMES[b as usize])?;
+    let (name, rest) = text.split_at(end);
+    let rest = rest.strip_prefix(':').filter(|_| !name.is_empty())?;
+    Some((name, rest.trim_ascii_start()))
 }

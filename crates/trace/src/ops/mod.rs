@@ -146,8 +146,9 @@ impl Decoder {
     /// What an event means.
     #[inline]
     pub fn decode(&mut self, event: &Event<'_>) -> Op {
-        let op = self.meaning(event);
-        self.retries.about(event.tid, op, &mut self.resolver.names)
+        let mut op = self.meaning(event);
+        self.retries.about(event.tid, &mut op, &mut self.resolver.names);
+        op
     }
 
     #[inline]

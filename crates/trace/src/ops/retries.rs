@@ -24,25 +24,22 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// The op, with the name of a nap that is one between two tries.
+    /// Gives a nap that is one between two tries the name of that.
     #[inline]
-    pub(super) fn about(&mut self, tid: i32, op: Op, names: &mut Names) -> Op {
+    pub(super) fn about(&mut self, tid: i32, op: &mut Op, names: &mut Names) {
         match op {
             Op::SyscallExit { name, returned: Some(returned) } => {
-                self.returns(tid, name, returned, names)
+                self.returns(tid, *name, *returned, names);
             }
-            Op::SyscallEnter { name, request: None, kvm_run } if !self.failed.is_empty() => {
-                let request = self.nap(tid, name, names);
-                return Op::SyscallEnter { name, request, kvm_run };
+            Op::SyscallEnter { name, request: request @ None, .. } if !self.failed.is_empty() => {
+                *request = self.nap(tid, *name, names);
             }
-            Op::Syscall { name, request: None, duration, returned } => {
-                let request = self.nap(tid, name, names);
-                returned.into_iter().for_each(|value| self.returns(tid, name, value, names));
-                return Op::Syscall { name, request, duration, returned };
+            Op::Syscall { name, request: request @ None, returned, .. } => {
+                *request = self.nap(tid, *name, names);
+                returned.iter().for_each(|value| self.returns(tid, *name, *value, names));
             }
             _ => {}
         }
-        op
     }
 
     fn returns(&mut self, tid: i32, name: NameId, returned: i64, names: &Names) {
@@ -82,8 +79,9 @@ mod tests {
         let (mut retries, mut names) = (Retries::default(), Names::default());
         let mut run = |call: &str, returned: Option<i64>| -> String {
             let name = names.id(call);
-            let op = Op::Syscall { name, request: None, duration: None, returned };
-            match retries.about(7, op, &mut names) {
+            let mut op = Op::Syscall { name, request: None, duration: None, returned };
+            retries.about(7, &mut op, &mut names);
+            match op {
                 Op::Syscall { request: Some(request), .. } => names.name(request).to_owned(),
                 _ => String::new(),
             }
