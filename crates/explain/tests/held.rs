@@ -271,9 +271,9 @@ fn a_lock_that_is_held_asleep_is_told_with_the_call_that_waits_for_it() {
     let flock = sleeps_with(FLOCK).explain();
     let first = &flock.findings[0];
     assert_eq!(word(first), "lock", "{first:#?}");
-    assert!(first.summary.contains("waits in flock for a lock that arch (20) holds"), "{first:#?}");
+    assert!(first.summary.contains("waits in flock for a lock held by arch (20)"), "{first:#?}");
     assert!(
-        first.summary.contains("arch (20) holds, which sleeps in clock_nanosleep"),
+        first.summary.contains("arch (20), which sleeps in clock_nanosleep"),
         "{first:#?}"
     );
     assert!(!first.suggestion.contains("event"), "{first:#?}");
@@ -281,6 +281,6 @@ fn a_lock_that_is_held_asleep_is_told_with_the_call_that_waits_for_it() {
     let futex = sleeps_with(FUTEX).explain();
     let first = &futex.findings[0];
     assert_eq!(word(first), "timer-wait", "{first:#?}");
-    assert!(first.summary.contains("waits in futex for a lock that arch (20) holds"), "{first:#?}");
+    assert!(first.summary.contains("waits in futex for a lock held by arch (20)"), "{first:#?}");
     assert!(first.suggestion.contains("lock"), "{first:#?}");
 }

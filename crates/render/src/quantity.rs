@@ -153,6 +153,11 @@ impl Quantity {
             _ => significant_decimals(value, if whole { 15 } else { 4 }).min(scale.decimals),
         };
         let decimals = if resolution.is_none() && whole { 0 } else { decimals };
+        // Rounded to the same digits, they would leave open on which side of 0 the interval begins.
+        let differ = |decimals: &i32| {
+            half.is_none_or(|half| rounded(half, *decimals) != rounded(value.abs(), *decimals))
+        };
+        let decimals = (decimals..decimals + 3).find(differ).unwrap_or(decimals);
         Digits {
             value: rounded(value, decimals),
             half_width: half.map(|h| if h == 0.0 { "0".into() } else { rounded(h, decimals) }),
@@ -392,6 +397,8 @@ mod tests {
         assert_eq!(quantity(0.41234, 0.0097).inline(), "412 ± 10 ms");
         assert_eq!(quantity(0.4123, 0.08).inline(), "410 ± 80 ms");
         assert_eq!(quantity(14.2e-6, 0.3e-6).inline(), "14.20 ± 0.30 µs");
+        // The interval excludes 0, which one more digit shows.
+        assert_eq!(quantity(0.00904, 0.0088).inline(), "9.0 ± 8.8 ms");
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn push_escaped(out: &mut String, c: char) {
 ///
 /// What is sent to a terminal or written into a label is of this type, so that a string
 /// from a guest cannot get there as it came.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Safe<'a>(Cow<'a, str>);
 
 /// `text` with every hostile character shown as an escape.
@@ -133,13 +133,11 @@ impl<'a> Safe<'a> {
         Safe(Cow::Owned(out))
     }
 
-    /// A name in at most `columns` columns: its middle is cut, as names that are alike differ at
-    /// their ends.
-    pub fn shorten(&self, columns: usize, mark: &'static str) -> Safe<'_> {
-        if self.width() <= columns || columns < 3 * width(mark) {
+    /// A name in at most `columns` columns: its middle is cut, and of its end `end` columns stay.
+    pub fn shorten(&self, columns: usize, end: usize, mark: &'static str) -> Safe<'_> {
+        if self.width() <= columns || columns < end + 2 * width(mark) {
             return self.truncate(columns, mark);
         }
-        let end = columns / 3;
         let mut tail = self.0.len();
         let mut used = 0;
         for (at, c) in self.0.char_indices().rev() {
@@ -244,10 +242,10 @@ mod tests {
         assert_eq!(neutralise("abc").truncate(3, "…").as_str(), "abc");
         assert_eq!(neutralise("abcd").truncate(3, "…").as_str(), "ab…");
         assert_eq!(
-            neutralise("init_kprobe_trace_early").shorten(16, "…").as_str(),
+            neutralise("init_kprobe_trace_early").shorten(16, 5, "…").as_str(),
             "init_kprob…early"
         );
-        assert_eq!(neutralise("漢字漢字漢字").shorten(8, "…").as_str(), "漢字…字");
+        assert_eq!(neutralise("漢字漢字漢字").shorten(8, 2, "…").as_str(), "漢字…字");
     }
 
     #[test]

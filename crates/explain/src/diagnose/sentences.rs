@@ -234,7 +234,7 @@ impl Cause<'_> {
         let Some(doer) = self.doer() else {
             return match self.convoy() {
                 Some((call, _)) => format!(
-                    "{subject} wait{} for a lock that one of them holds, which {}",
+                    "{subject} wait{} for a lock held by one of them, which {}",
                     self.inside(call),
                     self.tail()
                 ),
@@ -280,9 +280,9 @@ impl Cause<'_> {
                 let inside = self.inside(hop.call.or(self.hop.and_then(|hop| hop.call)));
                 let holder = if same { who.clone() } else { holder };
                 let further =
-                    if at < path.doer { format!(" and waits for {who}") } else { String::new() };
+                    if at < path.doer { format!(", which waits for {who}") } else { String::new() };
                 let lock = format!(
-                    "waits{inside} for a lock that {holder} holds{further}, which {}",
+                    "waits{inside} for a lock held by {holder}{further}, which {}",
                     self.tail()
                 );
                 match at.checked_sub(1).filter(|waits| *waits > 0 && !same) {

@@ -31,11 +31,12 @@ impl<'a> ExplainReport<'a> {
             [] => format!("Nothing stands out{}.", self.span()),
             [one] => format!("{}.", capital(&one.summary)),
             [first, others @ ..] => {
-                let more = match others.len() {
-                    1 => "One more thing stands out".to_owned(),
-                    n => format!("{n} more things stand out"),
+                let more = match others.iter().filter(|finding| is_worth(finding)).count() {
+                    0 => String::new(),
+                    1 => " One more thing stands out.".to_owned(),
+                    n => format!(" {n} more things stand out."),
                 };
-                format!("{}. {more}.", capital(&first.summary))
+                format!("{}.{more}", capital(&first.summary))
             }
         }
     }
@@ -75,8 +76,8 @@ impl<'a> ExplainReport<'a> {
     /// A line for each further finding that is worth one.
     fn others(&self, document: &mut Document) {
         let others = self.result.findings.get(1..).unwrap_or_default();
-        let worth = |finding: &&Finding| finding.saving_share >= LEAST && finding.after < 3;
-        let shown: Vec<&Finding> = others.iter().filter(worth).take(MOST_OTHERS).collect();
+        let worth = others.iter().filter(|finding| is_worth(finding));
+        let shown: Vec<&Finding> = worth.take(MOST_OTHERS).collect();
         if others.is_empty() {
             return;
         }
@@ -87,8 +88,9 @@ impl<'a> ExplainReport<'a> {
         let mut facts: Vec<Fact> = shown.iter().map(line).collect();
         let more = others.len() - shown.len();
         let what = format!(
-            "{} more, smaller or of other programs: --export-html",
-            grouped(&more.to_string())
+            "{} more, {}: --export-html",
+            grouped(&more.to_string()),
+            if shown.len() < MOST_OTHERS { "small or of other programs" } else { "in the report" }
         );
         if facts.is_empty() {
             document.push(Block::Paragraph(what));
@@ -148,6 +150,11 @@ impl<'a> ExplainReport<'a> {
 const LEAST: f64 = 0.05;
 const MOST_OTHERS: usize = 4;
 
+/// A further finding that has a line at a glance: much time, of a program that is much of the load.
+fn is_worth(finding: &Finding) -> bool {
+    finding.saving_share >= LEAST && finding.after < 3
+}
+
 /// How to read a way.
 const LEGEND: &str = "who waits for whom, for how long, and the share of the first one's time";
 
@@ -164,7 +171,10 @@ fn saves(finding: &Finding) -> Fact {
         // An interval from 0 on bounds nothing.
         (Some(saving), Some([low, high])) if low > 0.0 => {
             let (saving, low) = (brief_seconds(saving), brief_seconds(low));
-            let value = format!("at most {saving}, 95 % CI {low} to {}", brief_seconds(high));
+            let value = format!(
+                "at most {saving} (95 % CI of this limit: {low} to {})",
+                brief_seconds(high)
+            );
             Fact::new("saves", value, share)
         }
         (Some(saving), _) => {

@@ -470,7 +470,7 @@ impl Report for RangeReport<'_> {
         document.push(Block::Table(self.table(detail)));
         if detail == Detail::Full {
             let strips = result.commits.iter().filter_map(strip).collect();
-            document.heading("Samples", "one dot per run; the bar is the mean");
+            document.heading("Samples", "one dot per run; the bar is the mean and covers dots");
             document.push(Block::Strips(Strips { caption: "every run".into(), strips }));
         }
         if let Some(explained) = result.explained.as_ref().filter(|e| tells(e)) {
@@ -532,16 +532,16 @@ fn strip(commit: &MeasuredCommit) -> Option<Strip> {
 fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
-            "A search: every boot so far is weighed, and the next is made where it tells most. A commit is named \
-             when it is {} likely to be the one; that nothing changed is counted in. New boots tell how large \
-             the change is.",
+            "A search: vmeter boots next the commit that halves the remaining probability, and names a commit \
+             once it is {} likely to be the one. One of the possibilities is that nothing changed. New boots \
+             then measure the size of the change.",
             percent(result.record.confidence)
         )
     } else {
-        "vmeter finds the commits at which the level of all boots changes. It names a wrong commit in at most 5 % of \
-         ranges without a change. New boots then confirm each change and measure its size: the first sentence \
-         has their result, the table has all boots. vmeter names no change that the new boots do not confirm. \
-         A rare slow boot counts as one boot, however long it took."
+        "vmeter finds the commits from which on most boots are slower or faster; a rare slow boot counts as one boot, \
+         however long it took. It names a wrong commit in at most 5 % of ranges without a change. New boots then \
+         confirm each change and measure its size: the first sentence has their result, the table has all \
+         boots. vmeter names no change that the new boots do not confirm."
             .to_owned()
     }
 }

@@ -6,6 +6,7 @@ use crate::document::Tone;
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
 use crate::text::Safe;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 /// Spaces between columns.
@@ -21,7 +22,29 @@ const BAR_MIN: usize = 12;
 pub(super) fn laid(screen: Screen, table: &Table) -> Vec<Laid> {
     let mut columns: Vec<Laid> = (0..table.columns.len()).map(|c| lay(screen, table, c)).collect();
     fit(&mut columns, table, screen);
+    for column in columns.iter_mut().filter(|column| column.shown) {
+        column.end = end_to_keep(screen, table, column);
+    }
     columns
+}
+
+/// How much of the ends of a column's names stays when they are cut: as much as keeps the most of
+/// them apart.
+fn end_to_keep(screen: Screen, table: &Table, column: &Laid) -> usize {
+    let named = |row| match table.cell(row, column.index) {
+        Cell::Name(name) => Some(screen.safe(name)),
+        _ => None,
+    };
+    let names: BTreeSet<Safe> = table.rows.iter().filter_map(named).collect();
+    let apart = |end: &usize| {
+        let cut = |name: &Safe| {
+            name.shorten(column.width, *end, screen.glyphs().ellipsis).as_str().to_owned()
+        };
+        names.iter().map(cut).collect::<BTreeSet<_>>().len()
+    };
+    let ends = [column.width / 2, 2 * column.width / 3, column.width / 3];
+    // Of several that are as good, `max_by_key` gives the last.
+    ends.into_iter().max_by_key(apart).unwrap_or(0)
 }
 
 /// The numbers of the columns that fit.
@@ -74,6 +97,8 @@ pub(super) struct Laid {
     index: usize,
     title: Safe<'static>,
     width: usize,
+    /// Columns of a name's end that stay when it is cut.
+    end: usize,
     /// Parts of its quantities: whole and fraction of the value and of the half width.
     parts: [usize; 4],
     bar: bool,
@@ -114,7 +139,7 @@ fn lay(screen: Screen, table: &Table, index: usize) -> Laid {
         + if parts[2] > 0 { plus_minus(screen).len() + parts[2] + parts[3] } else { 0 };
     let content = content.max(quantity);
     let natural = if bar { BAR_MIN } else { content.max(title.width()) };
-    Laid { index, title, width: natural, parts, bar, shown: true }
+    Laid { index, title, width: natural, end: 0, parts, bar, shown: true }
 }
 
 fn plus_minus(screen: Screen) -> &'static str {
@@ -226,7 +251,7 @@ fn draw_cell(
             let words = words(screen, cell);
             let ellipsis = screen.glyphs().ellipsis;
             let words = match cell {
-                Cell::Name(_) => words.shorten(column.width, ellipsis),
+                Cell::Name(_) => words.shorten(column.width, column.end, ellipsis),
                 _ => words.truncate(column.width, ellipsis),
             };
             if right {
