@@ -272,10 +272,7 @@ fn a_lock_that_is_held_asleep_is_told_with_the_call_that_waits_for_it() {
     let first = &flock.findings[0];
     assert_eq!(word(first), "lock", "{first:#?}");
     assert!(first.summary.contains("waits in flock for a lock held by arch (20)"), "{first:#?}");
-    assert!(
-        first.summary.contains("arch (20), which sleeps in clock_nanosleep"),
-        "{first:#?}"
-    );
+    assert!(first.summary.contains("arch (20), which sleeps in clock_nanosleep"), "{first:#?}");
     assert!(!first.suggestion.contains("event"), "{first:#?}");
     // A futex may be a lock, or what tells of an event.
     let futex = sleeps_with(FUTEX).explain();

@@ -9,6 +9,9 @@ use vmeter_render::quantity::{p_value, plural, ratio_interval};
 use vmeter_stats::decide::{Decided, MARGIN};
 use vmeter_stats::Slow;
 
+/// What the p-value of a comparison is.
+pub(crate) const P: &str = "the smaller one of the typical run's and the mean's";
+
 /// What slow runs add to what the typical runs of `a` and `b` say, where they move the mean by half of what
 /// counts as equal, or leave it unknown.
 pub(crate) fn tail(a: &str, b: &str, found: &Decided) -> Option<String> {

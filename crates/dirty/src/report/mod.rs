@@ -234,7 +234,8 @@ impl<'a> DirtyReport<'a> {
     fn crossovers(&self) -> String {
         let line = |crossover: &DirtyCrossover| {
             format!(
-                "{}: {} is fastest below {} dirty pages per pass ({} of memory), {} above",
+                "{}: {} is fastest below {} dirty pages per pass ({} of memory), {} above, up to \
+                 10 % of the buffer",
                 match crossover.of {
                     CrossoverOf::Collect => "host time alone, by these lines",
                     CrossoverOf::Total => "with the guest's write faults",

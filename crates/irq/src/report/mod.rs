@@ -17,6 +17,9 @@ use vmeter_render::{Field, Records, Report};
 /// Rows of the table by VF at a glance.
 const GLANCE: usize = 16;
 
+/// From this factor on between the time measured and the fit's, the fit does not hold there.
+const OFF: f64 = 2.0;
+
 /// An [`IrqResult`] to be written.
 #[derive(Debug)]
 pub struct IrqReport<'a> {
@@ -224,6 +227,26 @@ impl<'a> IrqReport<'a> {
         table
     }
 
+    /// The strategies whose time at the largest number of vectors is not what the fit predicts.
+    fn beyond_the_fit(&self) -> Option<String> {
+        let off = |fit: &&IrqFit| {
+            let at = fit.at_limit.as_ref();
+            at.and_then(|at| Some(at.measured?.min / at.predicted_s.max(f64::MIN_POSITIVE)))
+                .is_some_and(|times| !(1.0 / OFF..=OFF).contains(&times))
+        };
+        let fits = self.result.fit.iter();
+        let off: Vec<&str> = fits.filter(off).map(|fit| fit.strategy.word()).collect();
+        let at = self.result.fit.iter().find_map(|fit| fit.at_limit.as_ref())?;
+        (!off.is_empty()).then(|| {
+            format!(
+                "For {}, the measured time at {} vectors differs from the fit by more than a factor of {OFF}: \
+                the growth changes before there, or other programs delayed that measurement.",
+                off.join(", "),
+                grouped(&at.vectors.to_string())
+            )
+        })
+    }
+
     /// A row a strategy and number of VMs.
     fn together(&self) -> Table {
         let mut table = Table::new(vec![
@@ -261,7 +284,10 @@ impl<'a> IrqReport<'a> {
             std::iter::once(Cell::Text(name.into())).chain(values).collect::<Vec<_>>()
         };
         let seconds = |s: f64| Some(compact_seconds(s));
-        table.row(line("KVM_IRQFD", &|a| seconds(a.irqfd_s)));
+        table.row(line("KVM_IRQFD", &|a| match a.irqfd_s {
+            s if s > 0.0 => seconds(s),
+            _ => Some("-".into()),
+        }));
         table.row(line("KVM_SET_GSI_ROUTING", &|a| seconds(a.commit_s)));
         table.row(line("commits", &|a| Some(a.commits.to_string())));
         for name in part_names(anatomy) {
@@ -277,9 +303,14 @@ impl<'a> IrqReport<'a> {
     fn inside(&self, detail: Detail, document: &mut Document) {
         let anatomy = &self.result.anatomy;
         let Some(first) = anatomy.first() else { return };
+        // A strategy that reserves the routes assigns its irqfds before.
+        let before = match anatomy.iter().any(|a| a.irqfd_s <= 0.0) {
+            true => "; -: part of prepare",
+            false => "",
+        };
         document.heading(
             "Inside the commits",
-            "from one traced run of each strategy; the times include the cost of tracing",
+            format!("from one traced run of each strategy; the times include the cost of tracing{before}"),
         );
         document.push(Block::Table(self.anatomy()));
         let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");
@@ -427,6 +458,7 @@ impl Report for IrqReport<'_> {
             let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \
                           prefers a parabola (ΔAICc above 0), and at least 10 % of the growth comes from its n² term.";
             document.push(Block::Paragraph(method.into()));
+            document.blocks.extend(self.beyond_the_fit().map(Block::Paragraph));
         }
         if !result.together.is_empty() {
             let note = "time of each VM since all VMs started together; each VM has a thread of \

@@ -137,7 +137,8 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of RAM at source and destination, after the same write of the guest",
+            "SHA-256 of both RAMs; vmeter stops source and destination after the same number of \
+                the guest's writes",
         ));
         facts
     }

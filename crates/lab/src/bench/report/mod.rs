@@ -3,7 +3,9 @@
 mod json;
 
 use crate::phrases::ended_text;
-use crate::verdict::{interval_pct, ratio_words, said_once, sentence, verdict_tone, verdict_words};
+use crate::verdict::{
+    interval_pct, ratio_words, said_once, sentence, verdict_tone, verdict_words, P,
+};
 use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
 use vmeter_model::{Cause, ResolvedOption};
@@ -96,7 +98,7 @@ impl<'a> BenchReport<'a> {
             Column::text("typical run", 0),
             Column::text("mean", 1),
             Column::text("CPU time", 2),
-            Column::number("p", 0),
+            Column::number("p", 0).meaning(P),
             Column::text("verdict", 0),
         ]);
         for comparison in &self.result.comparisons {

@@ -5,7 +5,7 @@ use super::actionable::{things, Actionable, REMEDY_COLUMNS};
 use super::causes::{known_causes, Known};
 use super::facts::is_of;
 use super::named::named_marks;
-use super::stages::bars;
+use super::stages::{bars, Bar};
 use super::BootReport;
 use crate::booter::UNTRACED;
 use std::collections::BTreeSet;
@@ -170,7 +170,7 @@ impl BootReport<'_> {
         for bar in &bars {
             let to = if largest > 0.0 { bar.share / largest } else { 0.0 };
             let colour = palette.colour(bar.phase.as_deref().unwrap_or_default());
-            let name = Cell::Text(shown(&bar.name).to_owned());
+            let name = Cell::Text(shown(bar).to_owned());
             if bar.phase.is_none() {
                 table.toned_row(Tone::Muted, vec![name, Cell::Text("-".into())]);
                 continue;
@@ -376,11 +376,13 @@ fn name_of(folder: &str) -> String {
     name.unwrap_or(folder).to_owned()
 }
 
-/// A bar as the screen names it: of the host's time it says whose.
-fn shown(bar: &str) -> &str {
-    match bar {
-        "host" => "host (the VMM had no CPU)",
-        bar => bar,
+/// A bar as the screen names it: of the host's time it says whose, and a kernel that the VMM or its
+/// firmware loads has no boot loader.
+fn shown(bar: &Bar) -> &str {
+    match (bar.name.as_str(), bar.phase.as_deref()) {
+        ("host", _) => "host (the VMM had no CPU)",
+        ("boot loader", Some("kernel:load")) => "kernel load",
+        (name, _) => name,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::BootReport;
 use vmeter_model::result::Phase;
 use vmeter_model::run::Outcome;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
 use vmeter_render::document::Tone;
@@ -76,6 +76,9 @@ impl BootReport<'_> {
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
             notes.push("a+b: one span of both, as no marker shows where a ends");
+        }
+        if all().any(|activity| activity.name == OBSERVE) {
+            notes.push("vmeter:observe: vmeter holds the VMM");
         }
         notes.join("; ")
     }

@@ -12,9 +12,7 @@ pub(super) const UART_COST: Finding = Finding {
     published: "4 µs a character (2.5 µs in another framework)",
     stand_in: "",
     expected: &["/init:print ttyS0 20480"],
-    contrasts: &[
-        Pair::of(&[Kernel("vmeter.print=ttyS0:20480")], &[]).per(20480.0, "character on ttyS0")
-    ],
+    contrasts: &[Pair::of(&[Kernel("vmeter.print=ttyS0:20480")], &[]).per(20480.0, "character")],
     price: Price::KernelParameter,
     remedy: "print less, or print to a virtio console (see the table of consoles)",
     user_remedy: UserRemedy::Never(
@@ -53,8 +51,7 @@ pub(super) const QUIET: Finding = Finding {
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace"],
     contrasts: &[
-        Pair::of(&[Kernel("ignore_loglevel initcall_debug")], &[])
-            .named("with initcall_debug's lines"),
+        Pair::of(&[Kernel("ignore_loglevel initcall_debug")], &[]).named("with initcall_debug"),
         Pair::of(&[Kernel("loglevel=7")], &[]).named("the usual log"),
     ],
     price: Price::KernelParameter,

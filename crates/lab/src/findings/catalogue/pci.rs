@@ -59,11 +59,11 @@ pub(super) const PROBE: Finding = Finding {
         "bios:overhead",
     ],
     contrasts: &[
-        Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "present device"),
-        Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "empty root port"),
+        Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "device"),
+        Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "root port"),
         Pair::of(&[Vmm(EIGHT_BRIDGES)], &[RootPorts(8)])
-            .named("root ports instead of bridges")
-            .per(8.0 * 31.0, "empty slot of a bridge (bridges for root ports)"),
+            .named("ports, not bridges")
+            .per(8.0 * 31.0, "empty slot"),
     ],
     price: Price::OtherMachine,
     remedy: "devices and ports that are not used left out",

@@ -84,7 +84,8 @@ impl<'a> FindingsReport<'a> {
         let mut table = Table::new(vec![
             Column::name("finding"),
             Column::number("saves", 0),
-            Column { shrinks_to: Some(16), ..Column::text("where", 0) },
+            Column { shrinks_to: Some(16), ..Column::text("where", 0) }
+                .meaning("the phase, or the VMM's CPU time, whose saving is shown"),
             Column::number("p", 0),
             Column::text("verdict", 0).meaning("+: vmeter added the cause to the machine"),
             Column::text("published", 3),
@@ -126,7 +127,7 @@ impl<'a> FindingsReport<'a> {
                 let mut cells = vec![
                     Cell::Name(name.join(": ")),
                     saving(&contrast.found),
-                    Cell::Text(place(contrast)),
+                    place(contrast),
                     each,
                     Cell::Text(what),
                 ];
@@ -223,11 +224,12 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "time saved by the remedy, mean ± 95 % CI; p adjusted for multiple comparisons",
+            "time saved by the remedy, mean ± 95 % CI of each alone; p and verdict: adjusted for \
+                multiple comparisons",
         );
         document.push(Block::Table(self.table()));
         if let Some(table) = self.parts() {
-            document.heading("Variants", "time that each saves; negative: costs");
+            document.heading("Variants", "time that each saves by itself; negative: costs");
             document.push(Block::Table(table));
         }
         if let Some(table) = self.consoles() {
@@ -280,11 +282,13 @@ fn measured(row: &FindingRow) -> impl Iterator<Item = &Contrast> {
     row.contrasts.iter().filter(|contrast| !contrast.samples_s.is_empty())
 }
 
-fn place(contrast: &Contrast) -> String {
+fn place(contrast: &Contrast) -> Cell {
     match contrast.found_in.as_deref() {
-        None => "-".into(),
+        None => Cell::Text("-".into()),
         // As short as its column.
-        Some(place) => place.replace("the VMM's CPU time", "VMM CPU time"),
+        Some("the VMM's CPU time") => Cell::Text("VMM CPU time".into()),
+        Some("the whole boot") => Cell::Text("the whole boot".into()),
+        Some(span) => Cell::Name(span.into()),
     }
 }
 
@@ -336,7 +340,7 @@ fn cells(row: &FindingRow) -> Vec<Cell> {
     vec![
         name,
         saving(&contrast.found),
-        Cell::Text(place(contrast)),
+        place(contrast),
         Cell::Text(p_value(contrast.p_value)),
         verdict,
         published,

@@ -7,7 +7,7 @@ use crate::diff::report as diff;
 use crate::ends::Ends;
 use crate::hosts_report as hosts;
 use crate::phrases::{ended_text, grouped, host_line, outcome_text, run_list};
-use crate::verdict::{interval_pct, ratio_words, verdict_tone, verdict_words};
+use crate::verdict::{interval_pct, ratio_words, verdict_tone, verdict_words, P};
 use std::collections::BTreeMap;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
@@ -236,7 +236,7 @@ impl<'a> SweepReport<'a> {
             Column::name("point"),
             Column::text("wall time, ratio", 0),
             Column::text("CPU time, ratio", 2),
-            Column::number("p", 0),
+            Column::number("p", 0).meaning(P),
             Column::text("verdict", 0),
         ]);
         for comparison in &self.result.comparisons {
