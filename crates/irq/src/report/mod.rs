@@ -452,7 +452,8 @@ impl Report for IrqReport<'_> {
         document.push(Block::Table(self.totals()));
         if !result.fit.is_empty() {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
-            let note = format!("fit of the shortest times at {points} numbers of vectors");
+            let note =
+                format!("fit of the shortest times at {}", plural(points as u64, "vector count"));
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
             let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \

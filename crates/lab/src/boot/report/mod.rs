@@ -235,7 +235,11 @@ impl<'a> BootReport<'a> {
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let plural = if all == 1 { "run" } else { "runs" };
-        let brackets = if total.n > 1 { "; mean ± 95 % CI" } else { "" };
+        let brackets = match Quantity::duration(total).at_most {
+            _ if total.n < 2 => "",
+            Some(_) => "; mean [95 % CI]",
+            None => "; mean ± 95 % CI",
+        };
         let unknown = match self.ends_unknown() {
             true => " The VMM exited; how the guest ended is not known.",
             false => "",

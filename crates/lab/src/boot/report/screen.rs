@@ -57,7 +57,7 @@ impl BootReport<'_> {
         let more = self.the_rest(1).map_or(0, |fact| lines(&fact.value));
         let other: usize = stages.rows.len()
             + more
-            + facts.iter().map(|fact| lines(&fact.value)).sum::<usize>()
+            + facts.iter().map(fact_lines).sum::<usize>()
             + notices.iter().map(|notice| lines(&notice.text)).sum::<usize>()
             + usize::from(!notices.is_empty());
         if !stages.rows.is_empty() {
@@ -268,7 +268,7 @@ impl BootReport<'_> {
         let about = |id: &&str| {
             let told = known.iter().any(|cause| cause.id == *id);
             let thing = things.iter().find(|thing| thing.cause == Some(*id)).filter(|_| !told)?;
-            Some(format!("{id}: {}", thing.name))
+            Some(format!("{id} for {}", thing.name))
         };
         let note = ids.iter().filter_map(about).collect::<Vec<_>>().join(", ");
         let machine = if own { " -- \u{2026}" } else { "" };
@@ -351,6 +351,11 @@ impl BootReport<'_> {
         notices.extend(urgent.map(|hint| Notice::new(NoticeKind::Hint, hint)));
         notices
     }
+}
+
+/// Lines that a fact takes, its note after its value.
+fn fact_lines(fact: &Fact) -> usize {
+    lines(format!("{}   {}", fact.value, fact.note).trim_end())
 }
 
 /// Lines that a text takes.
