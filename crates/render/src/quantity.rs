@@ -144,7 +144,9 @@ impl Quantity {
     /// As digits in `scale`.
     pub fn digits(&self, scale: Scale) -> Digits {
         let value = self.value / scale.factor;
-        let half = self.half_width.map(|h| h / scale.factor);
+        // Nothing in every run needs no interval.
+        let half = self.half_width.filter(|half| (self.value, *half) != (0.0, 0.0));
+        let half = half.map(|h| h / scale.factor);
         let whole = self.unit == Unit::Count && scale.factor == 1.0;
         let resolution = half.or(self.resolution.map(|r| r / scale.factor));
         let decimals = match resolution {
@@ -397,6 +399,7 @@ mod tests {
         assert_eq!(quantity(0.41234, 0.0097).inline(), "412 ± 10 ms");
         assert_eq!(quantity(0.4123, 0.08).inline(), "410 ± 80 ms");
         assert_eq!(quantity(14.2e-6, 0.3e-6).inline(), "14.20 ± 0.30 µs");
+        assert_eq!(quantity(0.0, 0.0).inline(), "0 s");
         // The interval excludes 0, which one more digit shows.
         assert_eq!(quantity(0.00904, 0.0088).inline(), "9.0 ± 8.8 ms");
     }

@@ -12,9 +12,9 @@ pub(super) const VCPUS: Finding = Finding {
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
     contrasts: &[
-        Pair::of(&[Smp(4)], &[]).named("1 instead of 4").per(3.0, "vCPU"),
-        Pair::of(&[Smp(2)], &[]).named("1 instead of 2").per(1.0, "vCPU"),
-        Pair::of(&[Smp(3)], &[Smp(2)]).named("2 instead of 3").per(1.0, "vCPU"),
+        Pair::of(&[Smp(4)], &[]).named("1 instead of 4").per(3.0, "added vCPU"),
+        Pair::of(&[Smp(2)], &[]).named("1 instead of 2").per(1.0, "added vCPU"),
+        Pair::of(&[Smp(3)], &[Smp(2)]).named("2 instead of 3").per(1.0, "added vCPU"),
     ],
     price: Price::OtherMachine,
     remedy: "-smp 1",
@@ -27,7 +27,7 @@ pub(super) const TSC_RELIABLE: Finding = Finding {
     published: "25 → 0 ms for each",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
-    contrasts: &[Pair::of(&[Smp(4)], &[Smp(4), Kernel("tsc=reliable")]).per(3.0, "vCPU")],
+    contrasts: &[Pair::of(&[Smp(4)], &[Smp(4), Kernel("tsc=reliable")]).per(3.0, "added vCPU")],
     price: Price::KernelParameter,
     remedy: "tsc=reliable",
     user_remedy: UserRemedy::Remedy(Remedy {

@@ -301,12 +301,8 @@ fn shown(verdict: FindingVerdict) -> &'static str {
     }
 }
 
-/// A saving; of runs that are all alike, that there is none.
 fn saving(estimate: &Estimate) -> Cell {
-    match (estimate.mean, estimate.ci95) {
-        (0.0, [0.0, 0.0]) => Cell::Text("0 s".into()),
-        _ => Cell::Inline(Quantity::of(estimate, Unit::Seconds)),
-    }
+    Cell::Inline(Quantity::of(estimate, Unit::Seconds))
 }
 
 fn tone(verdict: FindingVerdict) -> Tone {
