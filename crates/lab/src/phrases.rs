@@ -7,6 +7,9 @@ use vmeter_model::{Cause, End};
 use vmeter_record::run::VMM_STDERR;
 use vmeter_render::quantity::{Quantity, Unit};
 
+/// How to read samples that are drawn as dots.
+pub(crate) const DOTS: &str = "one dot per run; the bar is the mean and covers dots";
+
 /// The outcome in words; `None` for one that needs none.
 pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
     Some(match outcome {

@@ -253,7 +253,7 @@ impl Report for BenchReport<'_> {
             document.push(Block::Table(self.comparison_table()));
         }
         if measured {
-            document.heading("Samples", "one dot per run; the bar is the mean and covers dots");
+            document.heading("Samples", crate::phrases::DOTS);
             document.push(Block::Strips(self.strips()));
         }
         if detail == Detail::Full {

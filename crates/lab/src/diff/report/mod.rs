@@ -346,7 +346,7 @@ impl Report for DiffReport<'_> {
         }
         blocks(result, detail, &mut document);
         if detail == Detail::Full {
-            document.heading("Samples", "one dot per run; the bar is the mean and covers dots");
+            document.heading("Samples", crate::phrases::DOTS);
             document.push(Block::Strips(strips(result)));
         }
         document.push(Block::Paragraph(method(result)));

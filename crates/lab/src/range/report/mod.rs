@@ -470,7 +470,7 @@ impl Report for RangeReport<'_> {
         document.push(Block::Table(self.table(detail)));
         if detail == Detail::Full {
             let strips = result.commits.iter().filter_map(strip).collect();
-            document.heading("Samples", "one dot per run; the bar is the mean and covers dots");
+            document.heading("Samples", crate::phrases::DOTS);
             document.push(Block::Strips(Strips { caption: "every run".into(), strips }));
         }
         if let Some(explained) = result.explained.as_ref().filter(|e| tells(e)) {

@@ -382,7 +382,7 @@ impl Report for SweepReport<'_> {
             self.break_blocks(explained, detail, &mut document);
         }
         hosts::blocks(&self.result.hosts, &mut document);
-        document.heading("Samples", "one dot per run; the bar is the mean and covers dots");
+        document.heading("Samples", crate::phrases::DOTS);
         document.push(Block::Strips(self.strips()));
         if detail == Detail::Full {
             let facts = vec![
