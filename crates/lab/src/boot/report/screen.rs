@@ -32,7 +32,7 @@ const LINES: usize = 17;
 /// Failures that are told here.
 const FAILURES: usize = 2;
 /// Columns of a fact's value, and of a notice.
-const VALUE_COLUMNS: usize = 64;
+const VALUE_COLUMNS: usize = 66;
 /// What took a smaller share of the boot is nobody's concern.
 pub(super) const WORTH_A_ROW: f64 = 0.01;
 /// Known causes in their line.

@@ -87,7 +87,8 @@ impl<'a> FindingsReport<'a> {
             Column { shrinks_to: Some(16), ..Column::text("where", 0) }
                 .meaning("the phase, or the VMM's CPU time, whose saving is shown"),
             Column::number("p", 0),
-            Column::text("verdict", 0).meaning("+: vmeter added the cause to the machine"),
+            Column::text("verdict", 0)
+                .meaning("+ means that vmeter added the cause to the machine"),
             Column::text("published", 3),
             Column::number("whole boot", 2),
             Column::number("would have seen", 4),
