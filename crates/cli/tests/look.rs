@@ -198,7 +198,7 @@ fn a_vmm_without_a_kernel_is_told_so_and_grows_by_nothing() {
         }
         assert_eq!(ran.status, 3, "{}", ran.stderr);
         assert!(
-            ran.stderr.contains("no Linux kernel is seen in the guest's RAM"),
+            ran.stderr.contains("found no Linux kernel in the guest's RAM"),
             "{}",
             ran.stderr
         );

@@ -310,7 +310,7 @@ fn what_cannot_be_detected_is_refused() {
     let told = |what: &str| assert!(ran.stderr.contains(what), "{what}: {}", ran.stderr);
     assert_eq!(ran.status, 2);
     told("there are 4 and 4");
-    told("of each machine would have shown it");
+    told("of each machine would have shown the difference");
     told("boot --baseline");
 }
 

@@ -12,8 +12,8 @@ use std::ops::Range;
 /// same in pages of another size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the bitmap has {bitmap} pages of {page_size} bytes, the set {set} of {set_page_size}: make the \
-     set by `PageSet::like` the bitmap"
+    "the bitmap has {bitmap} pages of {page_size} bytes, but the set has {set} of \
+     {set_page_size}: create the set from the bitmap with `PageSet::like`"
 )]
 #[non_exhaustive]
 pub struct OtherPages {

@@ -10,7 +10,8 @@ pub(crate) fn blocks(hosts: &[HostEffect], document: &mut Document) {
         return;
     }
     let note =
-        "times over the average host's [95 % interval]; every time above is divided by its host's";
+        "each host's time divided by the average host's [95 % interval]; vmeter divided every \
+         time above by the ratio of its host";
     document.heading("Hosts", note);
     document.push(Block::Table(table(hosts)));
 }

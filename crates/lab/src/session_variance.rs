@@ -166,7 +166,7 @@ pub(crate) fn provenance(
     if let Some(field) = HOST.iter().find(|field| old.get(**field) != new.get(**field)) {
         let word = |host: &Host| host.get(*field).map_or_else(String::new, ToString::to_string);
         return Some(format!(
-            "with another {field} of the host ({}; now {})",
+            "on a host with a different {field} ({} then, {} now)",
             word(old),
             word(new)
         ));

@@ -44,7 +44,7 @@ pub fn digest(path: &Path) -> io::Result<String> {
     let length = file.metadata()?.len();
     if length > MAX_BOOTED {
         let message =
-            format!("it is {length} bytes long, and what is booted has at most {MAX_BOOTED}");
+            format!("it is {length} bytes long; vmeter boots files of at most {MAX_BOOTED} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let mut hash = Sha256::new();

@@ -250,7 +250,7 @@ fn what_they_cannot_do_is_refused_in_words() {
     let link = host.path("firecracker-v1");
     std::os::unix::fs::symlink("/bin/true", link).expect("a link");
     let error = host.describe(&host.spec("firecracker-v1")).expect_err("it is true(1)").to_string();
-    assert!(error.contains("does not say that it is Firecracker"), "{error}");
+    assert!(error.contains("does not mention Firecracker"), "{error}");
 }
 
 /// The user's own command line, read and added to.

@@ -22,7 +22,7 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
     }
     let dialect = backend::of(spec).and_then(|backend| backend.dialect());
     if dialect.is_some_and(|dialect| !dialect.abilities().monitor) {
-        return refuse("this VMM", "only QEMU's migration is known; use --vmm qemu");
+        return refuse("this VMM", "vmeter can measure migrations of QEMU only; use --vmm qemu");
     }
     if spec.accel == Some(Accel::Icount.into()) {
         return refuse("--accel icount", "virtual time cannot measure a migration; use tcg or kvm");
@@ -66,8 +66,8 @@ fn check_command(spec: &MachineSpec) -> Result<(), MigrateError> {
         let name = word.strip_prefix("--").or(word.strip_prefix('-'));
         if let Some(name) = name.filter(|name| TAKEN.contains(name)) {
             return Err(MigrateError::Usage(format!(
-                "-{name} after --: vmeter migrate adds a guest (-bios), its serial port and \
-                 -incoming itself; leave it out"
+                "leave out -{name} after --: vmeter migrate itself adds a guest (-bios), its \
+                 serial port and -incoming"
             )));
         }
     }

@@ -155,7 +155,7 @@ impl Knobs {
                 let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
                 let names = names.join(", ");
                 return Err(MigrateError::Usage(format!(
-                    "the parameter {name:?} is none of a migration; expected one of {names}"
+                    "{name:?} is not a parameter of a migration; expected one of {names}"
                 )));
             }
         }

@@ -110,7 +110,8 @@ pub fn predict(known: &Known) -> Predicted {
                 )
             }
             _ if dirty < bandwidth * known.gain() => format!(
-                "XBZRLE sends {} bytes for a page, so {} of dirty pages go through at {}",
+                "XBZRLE sends {} bytes for a page, so it can send {} of dirty pages at a \
+                 bandwidth of {}",
                 known.workload.written_bytes as f64 + XBZRLE_HEADER,
                 rate(bandwidth * known.gain()),
                 rate(bandwidth)

@@ -292,7 +292,8 @@ impl<'a> Pair<'a> {
         if fatal_reason {
             let limit = limits.downtime_limit;
             let reason = format!(
-                "after {round} rounds no less is left to send than before; the downtime limit is {limit} ms"
+                "after {round} rounds, the data left to send has stopped shrinking; the downtime \
+                 limit is {limit} ms"
             );
             return self.give_up(MigrateOutcome::NotConverged, reason);
         }

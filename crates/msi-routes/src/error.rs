@@ -10,8 +10,8 @@ use crate::foreign::Errno;
 pub enum RouteError {
     /// The host's table is full, or no GSI is left for an MSI vector.
     #[error(
-        "no interrupt route is left of the {limit} that KVM_CAP_IRQ_ROUTING allows this VM \
-         ({fixed} fixed, {msi} MSI vectors; GSIs below {first} are kept for pins): give its \
+        "this VM already uses all {limit} interrupt routes that KVM_CAP_IRQ_ROUTING allows \
+         ({fixed} fixed, {msi} MSI vectors; GSIs below {first} are reserved for pins): give its \
          devices fewer vectors"
     )]
     Full {

@@ -135,8 +135,9 @@ pub(crate) fn judge(run: &Run<'_>, clues: &EndEvidence, last: impl FnOnce() -> S
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
         warnings.push(
-            "how the guest ended is not known, only that its VMM exited with status 0: a console \
-             on standard output would say, or the monitor that --no-inject leaves out"
+            "how the guest ended is not known: vmeter knows only that its VMM exited with status \
+             0. A console on standard output would tell, and so would the monitor, which \
+             --no-inject leaves out"
                 .into(),
         );
     }
@@ -395,7 +396,7 @@ fn and_left(exit: &Exit, what: &str) -> String {
         said += &format!("{LEFT}vmeter ended {ended} too, since its launcher still ran");
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {
-        said += &format!("{LEFT}{} (pid {}) runs on: vmeter let go of it", vmm.name, vmm.pid);
+        said += &format!("{LEFT}{} (pid {}) is still running: vmeter did not end it", vmm.name, vmm.pid);
     }
     said
 }
@@ -408,9 +409,9 @@ fn vmm_that_runs_on(exit: &Exit) -> Option<&Left> {
 /// What is said of it: another run would start another VM.
 fn let_go(vmm: &Left) -> String {
     format!(
-        "{} (pid {pid}): its launcher left it there, or gave it a session of its own. `vmeter look {pid}` tells \
-         its boot; `vmeter boot --next -- COMMAND` measures the next one, from its VMM's exec; --end-vm has \
-         vmeter end the VM with each run",
+        "{} (pid {pid}): its launcher left it running, or gave it a session of its own. `vmeter \
+         look {pid}` shows its boot; `vmeter boot --next -- COMMAND` measures the next boot, \
+         from the VMM's exec; with --end-vm, vmeter ends the VM after each run",
         vmm.name,
         pid = vmm.pid
     )

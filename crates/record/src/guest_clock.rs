@@ -104,7 +104,7 @@ impl GuestClock {
         }
         let host = Conversion::from_tsc(&run.clocks).ok_or_else(|| {
             SourceError::Other(
-                "run.json has no two TSC readings, so that guest time can't be aligned".into(),
+                "run.json lacks two TSC readings, so vmeter cannot align guest time".into(),
             )
         })?;
         let clock = |zero: f64, error_ns| GuestClock { rate: host.rate(), zero, error_ns };

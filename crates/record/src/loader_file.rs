@@ -28,8 +28,8 @@ const LOADERS: &[(&str, &str)] = &[
     (r"^PXELINUX \d", "to the entry's APPEND in its pxelinux.cfg"),
     (
         r"^Boot in \d+ s",
-        "to `options` of the entry in loader/entries on the guest's ESP (of a UKI: to \
-         /etc/kernel/cmdline, and make the image anew)",
+        "to `options` of the entry in loader/entries on the guest's ESP (if the guest boots a \
+         UKI: to /etc/kernel/cmdline, then rebuild the UKI)",
     ),
     (r"^iPXE initialising devices", "to `kernel` in its iPXE script"),
     // systemd-boot without a menu says nothing, and a UKI needs no loader.

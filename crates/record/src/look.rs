@@ -56,7 +56,7 @@ pub enum LookError {
     #[error("{0}")]
     Refused(String),
     /// It ended meanwhile.
-    #[error("the VMM (pid {0}) ended while it was looked into: its guest's RAM is gone with it")]
+    #[error("the VMM (pid {0}) ended while vmeter was reading its guest's RAM, which is now gone")]
     Gone(i32),
 }
 
@@ -260,7 +260,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
     };
     let from = match lines().any(is_lost) {
         false => CLOCK_BEGAN,
-        true => "the guest logged the first line that its log still has",
+        true => "the guest logged the oldest line that is still in its log",
     };
     let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
     {
@@ -330,8 +330,9 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
-            "the guest does not say when it was up: the run ends with the last line of its log before \
-             {} s of silence, or before the look; --until line:REGEX says another",
+            "the guest does not say when it was up: the run ends with the last line of its log \
+             before {} s of silence, or before vmeter looked. To choose another end, use --until \
+             line:REGEX",
             SILENCE / 1_000_000_000
         ));
         if now.saturating_sub(run.total_ns) < SILENCE && run.origin == Origin::Look {

@@ -506,9 +506,10 @@ const OF_DAEMON: &str =
     "A daemon's VM is not a child of this command: vmeter boot --next -- COMMAND follows it from \
      its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
-    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is none of them: vmeter boot --next -- \
-     COMMAND follows it from its VMM's exec, or give the VMM's own command line. If the command is a VMM that vmeter does not know, say where its boot ends: --until \
-     line:REGEX";
+    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is not a process of the \
+     command: `vmeter boot --next -- COMMAND` follows it from its VMM's exec. Or give the VMM's \
+     own command line. If the command is a VMM that vmeter does not know, say where its boot \
+     ends: --until line:REGEX";
 
 /// The command ended well, and nothing in it was a VMM.
 fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
@@ -522,7 +523,7 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
         }),
         left: match named.is_empty() {
             true => String::new(),
-            false => format!("; {} runs on: vmeter let go of it", named.join(", ")),
+            false => format!("; {} is still running: vmeter did not end it", named.join(", ")),
         },
         mend: if exit.asked.is_some() { OF_DAEMON } else { OF_NOBODY },
     }

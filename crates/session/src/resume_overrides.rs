@@ -79,9 +79,9 @@ fn enter<P>(session: &mut Session<P>) -> Result<()> {
     session.dir = std::path::absolute(&session.dir).context("cannot tell the working folder")?;
     match Away::to(&begun) {
         Err(error) if depends(&session.record) => Err(usage(format!(
-            "{} began in the folder {}, to which its commands and relative paths refer, and \
-                vmeter cannot enter that folder: {error}: make the folder again, or begin anew \
-                without --resume",
+            "{} began in the folder {}, to which its commands and relative paths refer. vmeter \
+             cannot enter that folder: {error}. Make the folder again, or start a new session \
+             without --resume",
             session.dir.display(),
             begun.display()
         ))),

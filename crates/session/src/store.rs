@@ -380,11 +380,12 @@ impl<P: Planned> Session<P> {
         }
         if self.record.machines.is_empty() && has_runs(&self.dir) {
             let dir = self.dir.display();
-            return usage(format!("{dir}: session.json names no machines, so no run is of one"));
+            return usage(format!("{dir}: session.json names no machines, so no run belongs to a \
+                machine"));
         }
         if !goes_on(&self.record.command) {
             return usage(format!(
-                "{}: no run was finished: vmeter is at work in it, or was ended",
+                "{}: no run was finished: vmeter is still at work in this folder, or was stopped",
                 self.dir.display()
             ));
         }

@@ -65,8 +65,8 @@ pub(super) fn of(gap: u64) -> Option<(f64, String)> {
     let others =
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
     let told = format!(
-        "seconds are by the kernel's tick, taken for {hz} a second: about {:.2} GHz{others}; \
-         --cpu-hz HZ sets it",
+        "vmeter computes seconds from the kernel's tick, assumed to come {hz} times a second: \
+         about {:.2} GHz{others}; to set the frequency, use --cpu-hz HZ",
         rate / 1e9
     );
     Some((rate, told))

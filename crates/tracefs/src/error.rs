@@ -26,9 +26,9 @@ pub enum Error {
     },
     /// Processes are to be recorded by numbers that are not the host's.
     #[error(
-        "this is a PID namespace of its own (a container), and the kernel's trace has the host's \
-         process numbers: run it on the host, or in a container with the host's PIDs (--pid=host, \
-         hostPID: true)"
+        "vmeter runs in its own PID namespace (a container), but the kernel's trace has the \
+         host's PIDs: run vmeter on the host, or in a container with the host's PIDs \
+         (--pid=host, hostPID: true)"
     )]
     OtherProcesses,
     /// None of the events asked for exists.

@@ -129,7 +129,7 @@ impl<'a> ExplainReport<'a> {
     }
 
     fn files(&self, document: &mut Document) {
-        document.heading("Traces", "clocks on the time base of the first");
+        document.heading("Traces", "all clocks converted to the time base of the first trace");
         let files = self.result.files.iter().map(|file| {
             let lost = match file.lost_events {
                 0 => String::new(),

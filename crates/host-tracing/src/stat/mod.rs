@@ -152,10 +152,10 @@ fn warnings(trace: &Counted) -> Vec<String> {
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
-        "durations lack a begin or an end, because events were lost (column \"cut\"); vmeter \
-            counts but does not time them",
+        "events have no beginning or no end in the trace, because events were lost (column \
+         \"cut\"); vmeter counts these, but does not time them",
     );
-    say(losses.uncounted_gaps, "gaps with lost events that were not counted");
+    say(losses.uncounted_gaps, "gaps in which an unknown number of events were lost");
     say(losses.unreadable, "lines or records could not be understood");
     all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));
     let cycles =

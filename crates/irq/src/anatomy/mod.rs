@@ -197,7 +197,8 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     };
     if share(Part::Preempted) > asleep {
         let part = percent(share(Part::Preempted));
-        let text = "of the commits' time committer was runnable, but another thread ran";
+        let text = "of the commits' time, the committing thread was runnable, but another thread \
+            ran";
         return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
     }
     let own = woken + resumed;

@@ -22,10 +22,10 @@ pub enum VfioError {
     },
     /// The IOMMU does not know it.
     #[error(
-        "{address} is in no IOMMU group, which VFIO requires: boot this host with \
-         intel_iommu=on (AMD: amd_iommu=on) and VT-d or AMD-Vi enabled in the firmware; a VM \
-         needs a virtual IOMMU (QEMU: -device intel-iommu,intremap=on, with \
-         -machine q35,kernel-irqchip=split)"
+        "{address} is in no IOMMU group, which VFIO requires. Boot this host with intel_iommu=on \
+         (AMD: amd_iommu=on), and enable VT-d or AMD-Vi in the firmware. If this host is a VM, \
+         it needs a virtual IOMMU (QEMU: -device intel-iommu,intremap=on, with -machine \
+         q35,kernel-irqchip=split)"
     )]
     NoGroup {
         /// Its address.

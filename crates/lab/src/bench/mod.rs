@@ -204,7 +204,7 @@ pub fn gates(result: &BenchResult, limit: &Limit) -> Vec<Gate> {
     let gates: Vec<Gate> =
         result.comparisons.iter().map(|c| limit.of_comparison(c)).chain(refused).collect();
     if gates.is_empty() {
-        return vec![limit.nothing("there are no two machines with runs of one block")];
+        return vec![limit.nothing("no block has runs of two machines")];
     }
     gates
 }

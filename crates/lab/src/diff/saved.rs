@@ -69,13 +69,15 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
     let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
     let there = format!("there are {} and {}", logs[0].len(), logs[1].len());
     let needed = if freedom == 0 || !squares.is_finite() {
-        format!("how much runs scatter is not known from so few ({there})")
+        format!("so few runs do not show how much runs scatter ({there})")
     } else {
         let sd = (squares / freedom as f64).sqrt();
         let z = normal_quantile(0.975) + normal_quantile(POWER);
         let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
         format!(
-            "runs that scatter by {:.1} % as these do, {each:.0} of each machine would have shown it with 80 % power ({there}), and two sessions may differ by more than their runs do",
+            "with runs that scatter by {:.1} %, as these do, {each:.0} of each machine would \
+             have shown the difference with 80 % power ({there}); and two sessions may differ by \
+             more than their runs do",
             100.0 * sd.exp_m1()
         )
     };

@@ -38,7 +38,8 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let Some(asked) = record.detect else { return Ok(()) };
     if is_shard {
         return Err(usage(
-            "--detect decides from the first runs how many there are to be, and the plan of a shard is that of all others: measure on one host, or cut a range with --runs N",
+            "--detect chooses the number of runs from the first runs, but all shards need the \
+             same plan: measure on one host, or split the range into shards with --runs N",
         ));
     }
     let least = 100.0 * SURE * (2.0 / f64::from(record.builds.max(1))).sqrt() * BUILDS_PCT / 100.0;
@@ -100,7 +101,8 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
         Needs::Runs(runs) if runs <= have => format!(
-            "a step of {asked} % that a quarter of the commits have is found with 80 % power ({have} runs of each)"
+            "a step of {asked} % that a quarter of the commits share is found with 80 % power \
+             ({have} runs of each)"
         ),
         Needs::Runs(runs) if have >= MOST => {
             let times = (f64::from(runs) / f64::from(have)).sqrt();

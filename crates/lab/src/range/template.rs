@@ -28,9 +28,9 @@ pub fn references(spec: &MachineSpec) -> Result<Vec<String>> {
     });
     if found.is_empty() {
         return Err(usage(format!(
-            "nothing of a commit is measured: name what --build makes by {PLACEHOLDER}, as in \
-             --kernel {PLACEHOLDER}/arch/x86/boot/bzImage, --vmm {PLACEHOLDER}/build/qemu-system-x86_64, \
-             or give a command with --run"
+            "the measured command does not use the commit: name what --build makes, with \
+             {PLACEHOLDER} as its folder, as in --kernel {PLACEHOLDER}/arch/x86/boot/bzImage or \
+             --vmm {PLACEHOLDER}/build/qemu-system-x86_64, or give a command with --run"
         )));
     }
     if let Some(outside) = found.iter().find(|p| p.split('/').any(|part| part == "..")) {

@@ -407,7 +407,8 @@ fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Resul
     let alone = config.repeats.concurrency.iter().all(|level| *level == 1);
     for method in wanted {
         if method == Method::Loadvm && !alone {
-            let why = "loadvm: not measured, for QEMU locks a qcow2 file, so that no two restore it at once";
+            let why = "loadvm: not measured, because QEMU locks a qcow2 file, so two QEMUs \
+                cannot restore it at once";
             if !asked.is_empty() {
                 return Err(usage(format!("--method {why}")));
             }

@@ -63,7 +63,7 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
         usage("--real and --records: a path that is not UTF-8 can't be written down")
     })?;
     text.push(b'\n');
-    let cannot = || format!("cannot install {}: --as FILE says another place", file.display());
+    let cannot = || format!("cannot install {}: choose another place with --as FILE", file.display());
     let folder = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).with_context(cannot)?;
     put(&Config::beside(&file), 0o644, |path| fs::write(path, &text)).with_context(cannot)?;
@@ -94,7 +94,7 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     };
     match taken {
         Some(taken) => Err(usage(format!(
-            "{} is there already, and vmeter did not put it there: --as FILE says another place",
+            "{} exists, and vmeter did not put it there: choose another place with --as FILE",
             taken.display()
         ))),
         None => Ok(()),

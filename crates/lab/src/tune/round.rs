@@ -91,7 +91,8 @@ impl Round {
                         {most}: below --worth"
                 )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
-                    "it seems to save {}, when the budget ended; the last measurement shows it",
+                    "it seemed to save {} when the budget ended; the last measurement includes \
+                     it",
                     compact_seconds(found.mean)
                 )),
                 (None, Raced::Open { .. }) => Ok(format!(

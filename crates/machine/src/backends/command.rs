@@ -128,8 +128,8 @@ fn full_argv(spec: &MachineSpec) -> Result<Vec<OsString>, MachineError> {
         }),
         Some(vmm) => {
             return Err(MachineError::Combination(format!(
-                "--vmm {vmm}: the command line after `--` begins with {first}, a program of its \
-                 own; leave one of them out"
+                "--vmm {vmm}: the command line after `--` already names a program, {first}; \
+                 leave out one of the two"
             )));
         }
     };
@@ -229,7 +229,7 @@ fn take(machine: &mut Machine, told: ParsedCommandLine, argv: &[OsString], reque
             }
         },
         Console::Unsaid(arguments) if machine.may_inject => {
-            let why = "the command line does not say where it goes";
+            let why = "the command line does not say where the guest's console goes";
             let added = arguments.join(" ");
             machine.choose("console", "standard output", format!("{why}: {added} is added"));
             machine.console = arguments.iter().map(|a| (*a).to_owned()).collect();

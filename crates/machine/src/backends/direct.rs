@@ -40,8 +40,8 @@ impl<'a> Describing<'a> {
         let version = version_line(program.as_os_str(), dialect.version_option(), VERSION_WITHIN);
         let version = version.filter(|line| dialect.says_so(line)).ok_or_else(|| {
             MachineError::Combination(format!(
-                "--vmm {name}: {} {} does not say that it is {vmm}; give its whole command line \
-                 after `--` if it is something else",
+                "--vmm {name}: the output of {} {} does not mention {vmm}; if the program is \
+                 another VMM, give its whole command line after `--`",
                 program.display(),
                 dialect.version_option()
             ))

@@ -164,7 +164,7 @@ pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
     let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let name = source.files.first().ok_or_else(|| bad("mock: no file is named".into()))?;
     if name.contains('/') || name == ".." {
-        return Err(bad(format!("mock: file name {name:?} leaves the run's folder")));
+        return Err(bad(format!("mock: file name {name:?} points outside the run's folder")));
     }
     let file = vmeter_base::files::open_regular(&dir.join(name))?;
     let lines = BufReader::new(file.take(MAX_FILE)).lines();

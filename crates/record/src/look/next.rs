@@ -184,8 +184,8 @@ fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
     run.total_ns = at.monotonic_ns.saturating_sub(run.exec_ns).max(1);
     run.moments.push((run.total_ns, Moment::Ready));
     format!(
-        "the guest logged the line that ends the run before its clock began; the time is when \
-            vmeter read the line, at most {} ms later",
+        "the guest's clock had not begun when the guest logged the line that ends the run; the \
+         time is when vmeter read the line, at most {} ms later",
         2 * EACH.as_millis()
     )
 }

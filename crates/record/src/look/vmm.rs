@@ -96,9 +96,9 @@ impl Vmm {
             ));
         }
         LookError::NoKernel(format!(
-            "pid {pid}: no Linux kernel is seen in the guest's RAM ({error}). One that is still in \
-             its firmware or loader has none yet: try again a little later, or wait for it with \
-             vmeter look {pid} --follow"
+            "pid {pid}: vmeter found no Linux kernel in the guest's RAM ({error}). A guest that \
+             is still in its firmware or loader has no kernel yet: try again a little later, or \
+             wait for the kernel with vmeter look {pid} --follow"
         ))
     }
 

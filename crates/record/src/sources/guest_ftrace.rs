@@ -204,7 +204,7 @@ fn what_to_add(plan: &LaunchPlan) -> String {
              to it there"
         );
     }
-    format!("the guest's boot loader gives its kernel its words: add `{words}` {WHERE}")
+    format!("the guest's boot loader sets the kernel command line: add `{words}` {WHERE}")
 }
 
 /// Stands for the file that a boot loader reads them from, until it has said which one it is.

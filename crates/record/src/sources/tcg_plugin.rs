@@ -255,7 +255,7 @@ impl Live for Recording {
         }
         let parameters = Parameters { kaslr_slide: kaslr_slide(&self.dir) };
         let (clock, error_ns) = match self.extent {
-            Extent::Virtual => ("virtual time, by instructions; each stamp has an error", 0),
+            Extent::Virtual => ("virtual time, counted in instructions; each stamp has an error", 0),
             Extent::Light | Extent::Full => {
                 ("CLOCK_MONOTONIC, read in the VMM as the vCPU gets there", ERROR_NS)
             }

@@ -87,7 +87,8 @@ causes! {
     EARLY_QUIRKS = "pci-early-quirks", "an early look for chipsets with faults";
     PORT_SERVICES = "port-services", "services of PCIe root ports";
     IOMMU_PROBE = "iommu-probe", "a search for an IOMMU";
-    BOUNCE_BUFFERS = "bounce-buffers", "memory set aside for devices that can't reach all of it";
+    BOUNCE_BUFFERS = "bounce-buffers", "memory reserved for devices that cannot address all of \
+        the guest's RAM";
     I8042_PROBE = "i8042-probe", "the kernel probes keyboard and mouse";
     USB_CORE = "usb-core", "a USB core without a controller";
     RAID_AUTODETECT = "raid-autodetect", "a wait for all disks, to find RAID arrays of an old \

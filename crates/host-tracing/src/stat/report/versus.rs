@@ -47,11 +47,11 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     );
     document.push(Block::Paragraph(if versus.is_of_two() {
         format!(
-            "Counts ({per}): conditional test of two Poisson rates; times: rank-sum test; each \
-             also by Welch's test on slices of the traces' time, because events come in bursts, \
-             and the larger p-value counts. {tests} Two recordings of the same machine also \
-             differ. To compare machines, give two or more recordings of each: FILE FILE --vs \
-             OTHER --vs OTHER."
+            "Counts ({per}): conditional test of two Poisson rates. Times: rank-sum test. \
+             Because events come in bursts, vmeter also compares slices of the traces' time by \
+             Welch's test, and reports the larger p-value. {tests} Two recordings of the same \
+             machine also differ. To compare machines, give two or more recordings of each: FILE \
+             FILE --vs OTHER --vs OTHER."
         )
     } else {
         format!(

@@ -212,7 +212,7 @@ impl<'a> BootReport<'a> {
         let begins = self.result.said.iter().find_map(|said| said.strip_prefix(BEGINS));
         match begins {
             Some(begins) if begins.contains(CLOCK_BEGAN) => "when its guest's clock began",
-            Some(_) => "the first line that its guest's log still has",
+            Some(_) => "the oldest line that is still in its guest's log",
             None => "the VMM's start",
         }
     }

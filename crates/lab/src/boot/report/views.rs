@@ -68,10 +68,10 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     };
     Outline {
         legend: format!(
-            "The time after \"@\" is when it began, counted from the VMM's exec; the time after \
-             \"+\" is how long it took, after \"±\" how far off that can be, where it is more than \
-             a hundredth. \"itself\" is what \
-             is left of a span outside of its parts. Spans under {} are left out.{several}",
+            "After \"@\": when the span began, counted from the VMM's exec. After \"+\": how \
+             long it took. After \"±\": the error of that, if it is more than a hundredth. \
+             \"itself\" is the time of a span outside of its parts. Spans under {} are left \
+             out.{several}",
             compact_seconds(seconds(min_duration)),
         ),
         roots: folded.nodes(0),

@@ -16,8 +16,7 @@ pub(super) const UART_COST: Finding = Finding {
     price: Price::KernelParameter,
     remedy: "print less, or print to a virtio console (see the table of consoles)",
     user_remedy: UserRemedy::Never(
-        "none by itself: the kernel's log is printed; see the finding \
-        about quiet",
+        "no remedy of its own: the kernel prints its log; see the finding about `quiet`",
     ),
 };
 
@@ -25,7 +24,8 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     cause: registry::SGABIOS,
     what: "the firmware prints its screen to the UART as well",
     published: "260 → 0 ms (SGABIOS)",
-    stand_in: "SeaBIOS's own serial console (sercon), for SGABIOS is in no package any more",
+    stand_in: "SeaBIOS's own serial console (sercon), because no package contains SGABIOS any \
+        more",
     expected: &["bios:overhead"],
     contrasts: &[Pair::of(&[Vmm(&["-machine", "graphics=off"])], &[])],
     price: Price::VmmOption,
@@ -33,7 +33,8 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
-            let no = || "neither -nographic nor graphics=off: no serial console of the BIOS";
+            let no = || "use neither -nographic nor graphics=off, so that the BIOS has no serial \
+                console";
             (!on).then(|| no().into())
         },
         changes: &[UserChange::Arguments(&["-machine", "graphics=on"])],

@@ -66,7 +66,7 @@ pub(super) const PROBE: Finding = Finding {
             .per(8.0 * 31.0, "empty slot"),
     ],
     price: Price::OtherMachine,
-    remedy: "devices and ports that are not used left out",
+    remedy: "unused devices and ports left out",
     user_remedy: UserRemedy::Never("a machine with fewer devices is a different machine"),
 };
 

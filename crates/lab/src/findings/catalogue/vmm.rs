@@ -89,7 +89,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
     cause: registry::MONITOR_WAIT,
     what: "the launcher starts the machine stopped, and lets it run by a command of the monitor",
     published: "200 ms (libvirt)",
-    stand_in: "a script that waits for QMP's greeting without sleeping, in libvirt's place",
+    stand_in: "a script that stands in for libvirt and waits for QMP's greeting without sleeping",
     expected: &["vmm:init", "vmm:wrapper"],
     contrasts: &[
         Pair::of(&[Make(|builder, spec| builder.launcher(spec, "waits", WAITS))], &[]).timed_only()

@@ -93,7 +93,8 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " A step of {step:.1} % that a quarter of the commits have would have been found with 80 % power."
+                        " vmeter would have found a step of {step:.1} % that a quarter of the \
+                         commits share with 80 % power."
                     ),
                     None => String::new(),
                 }

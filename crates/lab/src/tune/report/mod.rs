@@ -36,7 +36,7 @@ impl<'a> TuneReport<'a> {
         let booted = result.steps.iter().filter(|step| step.booted).count();
         let apply = result.steps.iter().filter(|step| step.predicted.is_some()).count();
         let searched = format!(
-            "{booted} of {apply} candidates that apply were worth a boot, {} in all; {}.",
+            "Of {apply} candidates that apply, vmeter booted {booted}, in {} in all; {}.",
             plural(result.boots as u64, "boot"),
             result.ended
         );
@@ -51,7 +51,8 @@ impl<'a> TuneReport<'a> {
         };
         match (&result.ratio, &result.after) {
             (Some(ratio), Some(after)) if result.recommended => format!(
-                "{} times as fast, with {}: {} → {}, by {} pairs of boots that chose nothing. {searched}",
+                "{} times as fast, with {}: {} → {}, measured by {} pairs of boots that vmeter \
+                 did not use to choose steps. {searched}",
                 ratio_interval(ratio),
                 plural(kept as u64, "step"),
                 compact_seconds(before.mean),
@@ -59,7 +60,8 @@ impl<'a> TuneReport<'a> {
                 result.samples_s.len(),
             ),
             (Some(ratio), _) => format!(
-                "No step is recommended: all that seemed to help together are {} times as fast. {searched}",
+                "vmeter recommends no step: with all steps that seemed to help, a boot is {} \
+                 times as fast. {searched}",
                 ratio_interval(ratio)
             ),
             _ => format!("No step is recommended: a boot takes {}. {searched}", compact_seconds(before.mean)),

@@ -192,7 +192,7 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
             read_v6_table(s.file, header, at, buffer, cpus)?;
         } else {
             let kind = String::from_utf8_lossy(&kind);
-            let what = format!("buffer {name:?} holds no flight recorder data but {kind:?}");
+            let what = format!("buffer {name:?} holds {kind:?}, not flight recorder data");
             header.miss(what);
         }
     }
