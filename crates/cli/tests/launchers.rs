@@ -122,7 +122,7 @@ fn what_is_not_vmeters_is_never_ended() {
             false,
             "",
         ),
-        ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(ended now)"),
+        ("a daemon, all to be ended", daemon.clone(), "--end-vm", false, "(vmeter ended it)"),
         ("its launcher waits", format!("setsid --wait {run}"), "--timeout 2", false, "timed out"),
         ("in the session", format!("{run} & wait"), "--timeout 2", false, "timed out"),
         (
@@ -180,7 +180,7 @@ fn a_launcher_that_leaves_its_vm_is_started_once() {
         assert_eq!(ran.status, 1, "{arguments:?}: {}", ran.stdout);
         let said = crate::common::one_line(&ran.stderr);
         assert!(
-            said.contains("keeps running") || said.contains("(ended now)"),
+            said.contains("keeps running") || said.contains("(vmeter ended it)"),
             "{arguments:?}: {said}"
         );
     }
@@ -309,14 +309,14 @@ fn two_vmms_are_said_to_be_two() {
     let run = lab.json(&["boot", "--warmup", "0", "--runs", "1", "--", text(&script)]);
     let warnings = run["runs"][0].to_string();
     assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
-    assert!(warnings.contains("none of its lines counts"), "{warnings}");
+    assert!(warnings.contains("vmeter uses none of its lines"), "{warnings}");
     // The screen says it, whatever else is on it.
     let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Power down"];
     let ran = lab.run(&[words.as_slice(), &["--", text(&script)]].concat());
     let said = format!("{}{}", ran.stdout, ran.stderr);
     let said = crate::common::one_line(&said);
     assert!(said.contains("more than one VMM ran"), "{said}");
-    assert!(said.contains("whose guest said it is not known"), "{said}");
+    assert!(said.contains("cannot tell which guest printed the line"), "{said}");
     // One whose console is a file of its own shares it with nobody.
     let file = lab.path("console.log");
     let own = format!("{vmm} --for 1 -serial file:{} & sleep 0.3", text(&file));
@@ -325,7 +325,7 @@ fn two_vmms_are_said_to_be_two() {
         lab.json(&["boot", "--warmup", "0", "--runs", "1", "--no-inject", "--", text(&script)]);
     let warnings = run["runs"][0].to_string();
     assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
-    assert!(!warnings.contains("none of its lines counts"), "{warnings}");
+    assert!(!warnings.contains("vmeter uses none of its lines"), "{warnings}");
 }
 
 /// What is added goes to the VMM as it is executed, whatever the script passes on; where the VMM

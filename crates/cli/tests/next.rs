@@ -161,7 +161,7 @@ fn no_vm_is_an_answer_and_what_can_not_be_is_refused() {
     let lab = Lab::new();
     let fails = lab.script("fails", "#!/bin/sh\nexit 7\n");
     let cases: [(&[&str], i32, &str); 7] = [
-        (&["--match", "^nobody$", "--within", "0.2"], 1, "no VMM was seen to start"),
+        (&["--match", "^nobody$", "--within", "0.2"], 1, "vmeter saw no VMM start"),
         (&["--match", "^nobody$", "--", text(&fails)], 1, "exit status: 7, and no VMM was started"),
         (&["--", "/nonexistent/launcher"], 2, "cannot start /nonexistent/launcher"),
         (&["--match", "["], 2, "--match: "),

@@ -149,7 +149,7 @@ fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
         if !said.contains("These runs show no change") {
             continue;
         }
-        assert!(said.contains("found with 80 % power"), "{said}");
+        assert!(said.contains("would have found, with 80 % power,"), "{said}");
         assert!(!said.contains("would have shown with any"), "{said}");
         assert!(
             ran.stderr.contains("would be at most 20 %") && !ran.stderr.contains(" -"),
@@ -283,7 +283,7 @@ fn a_search_says_what_it_did_not_look_for() {
     // Nothing is built.
     assert!(said.contains("what any two commits may differ by"), "{said}");
     assert!(!said.contains("two builds"), "{said}");
-    assert!(search(&back).contains("a change that a later commit took back is not seen"));
+    assert!(search(&back).contains("so it misses a change that a later commit reverted"));
 }
 
 /// What no number of runs can find, or nobody can add runs to, is refused in words.

@@ -121,7 +121,7 @@ fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelI
     if blocks.is_empty() {
         return format!(
             "cannot search for kernel {version}: the VMM has no memory mapping of {most} MiB or \
-                more; it has already unmapped its guest's RAM"
+             more, because it has already unmapped its guest's RAM"
         );
     }
     if let Some(other) = discover::first_banner(blocks, host).filter(|b| *b != info.banner) {
@@ -130,8 +130,8 @@ fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelI
         return format!("the guest runs kernel {other}; expected {version}");
     }
     format!(
-        "kernel {version} is in none of the {} mappings of {most} MiB or more, and no other is: \
-         the guest ended before its kernel was loaded",
+        "the kernel {version} is in none of the {} mappings of {most} MiB or more, nor is \
+         another kernel: the guest ended before its kernel was loaded",
         blocks.len()
     )
 }

@@ -136,7 +136,7 @@ pub fn probe_node(node: &Path, budget: Duration) -> Result<Probe, ProbeError> {
     let started = Instant::now();
     let kvm = open::open(node)?;
     let absent = || Quality::Absent {
-        reason: format!("a call of KVM did not return within {} ms", (budget + GRACE).as_millis()),
+        reason: format!("a call to KVM did not return within {} ms", (budget + GRACE).as_millis()),
     };
     let mut found = Probe {
         api_version: kvm.get_api_version(),

@@ -43,7 +43,7 @@ pub(crate) fn host_remarks(label: &str, runs: &[&RunRecord], of: usize) -> Vec<S
     let beside = [
         ("other guests took more of the host's CPUs", told(&|r| Some(r.steal_s / total(r)))),
         (
-            "more on the host waited for a CPU",
+            "more programs on the host waited for a CPU",
             told(&|r| r.cpu_pressure_s.map(|waited| waited / total(r))),
         ),
         ("the host was slow right before", told(&|r| r.probe_s)),

@@ -191,9 +191,10 @@ impl Recorder {
 static TRACERS: Mutex<BTreeSet<Vec<String>>> = Mutex::new(BTreeSet::new());
 
 /// Said of a run of one.
-pub(crate) const UNTRACED: &str = "the command traces its VMM by ptrace(2), and only one tracer can, so \
-     vmeter does not: of the VMM's start, its end and its guest's RAM nothing is known, only its console, and \
-     times count from the command's exec. A VMM that is traced is slower";
+pub(crate) const UNTRACED: &str = "the command traces its VMM by ptrace(2), and a process can \
+    have only one tracer, so vmeter does not trace the VMM. vmeter sees only the console, not \
+    the VMM's start, its end or its guest's RAM, and counts times from the command's exec. A \
+    traced VMM is slower";
 
 /// Said of a run that was made with nothing added.
 const AS_GIVEN: &str = "nothing was added to the command line";

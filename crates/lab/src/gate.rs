@@ -95,8 +95,8 @@ impl Limit {
                 Some(wanted) => format!(
                     "about {wanted} runs of each would decide with 80 % power, if the true differences are the observed ones"
                 ),
-                None => "the difference is too close to the limit to decide with any number of \
-                    runs".into(),
+                None => "the difference is so close to the limit that no number of runs can \
+                    decide".into(),
             };
             self.untold(name, &format!("{runs} runs of each"), &seen, &more)
         })
@@ -150,7 +150,8 @@ impl Limit {
     pub fn of_comparison(&self, comparison: &Comparison) -> Gate {
         if comparison.pairs < comparison.pairs_needed {
             let text = format!(
-                "inconclusive: {} runs of each of {} and {} cannot decide anything; {} can",
+                "inconclusive: {} runs each of {} and {} are too few for any verdict; {} are \
+                 enough",
                 comparison.pairs, comparison.a, comparison.b, comparison.pairs_needed
             );
             return Gate { ruling: self.undecided(), text };
@@ -284,7 +285,7 @@ mod tests {
         let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
         assert!(gate.text.contains("about 81 runs of each would decide"), "{}", gate.text);
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
-        assert!(gate.text.contains("too close to the limit"), "{}", gate.text);
+        assert!(gate.text.contains("so close to the limit"), "{}", gate.text);
         for (said, ruling) in
             [(Inconclusive::Pass, GateResult::Passed), (Inconclusive::Fail, GateResult::Failed)]
         {

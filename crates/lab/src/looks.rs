@@ -186,7 +186,9 @@ impl Repeats {
         let Some(wanted) = planned.filter(|wanted| *wanted > runs) else {
             // What was planned by the size of differences is an estimate of its own.
             return (seen > effect).then(|| format!(
-                "--detect {effect}: {runs} runs of each machine were planned for {effect} %, but their noise in the end gives 80 % power for {seen:.1} % only: --runs N makes more"
+                "--detect {effect}: vmeter planned {runs} runs of each machine to find {effect} \
+                 %, but the noise of all runs is larger, and with 80 % power they find only \
+                 {seen:.1} %: --runs N makes more"
             ));
         };
         Some(format!(
@@ -317,7 +319,7 @@ mod tests {
         assert!(said.contains("and vmeter made 60: 80 % power for "), "{said}");
         // Review: planned for 2 % and short of it, it said nothing in 14 of 40.
         let said = asked.fell_short(&machines, &found, 6000).expect("words");
-        assert!(said.contains("were planned for 2 %, but their noise"), "{said}");
+        assert!(said.contains("to find 2 %, but the noise"), "{said}");
         let mut calm = found.clone();
         calm.iter_mut().for_each(|c| c.detectable_pct = Some(1.9));
         assert_eq!(asked.fell_short(&machines, &calm, 6000), None);

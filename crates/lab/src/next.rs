@@ -150,7 +150,7 @@ impl Waits<'_> {
                 self.options.command.join(" "),
                 AFTER.as_secs()
             ),
-            false => format!("no VMM was seen to start in {waited:.0} s (--within)"),
+            false => format!("vmeter saw no VMM start within {waited:.0} s (--within)"),
         };
         let next = match door.passed() {
             Some(passed) => format!(

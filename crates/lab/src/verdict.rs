@@ -88,7 +88,7 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
         }
         Verdict::Undecidable if *pairs < comparison.pairs_needed => {
             return format!(
-                "{a} and {b} cannot be compared with {} of each: {} are needed.",
+                "{a} and {b}: {} of each are too few for a comparison; {} are needed.",
                 plural(*pairs as u64, "run"),
                 comparison.pairs_needed
             )

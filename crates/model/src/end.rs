@@ -74,8 +74,9 @@ impl Cause {
             Cause::Quit => "the VMM was ended by a request from outside its guest",
             Cause::Launcher => "what started the VMM ended it",
             Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
-            Cause::AnyVmm => "the line that was waited for came on a console that more than one VMM prints to, so whose guest said it is not known; give \
-                each VMM a console file of its own (-serial file:FILE)",
+            Cause::AnyVmm => "vmeter waited for a line on a console that several VMMs print to, \
+                so it cannot tell which guest printed the line; give each VMM a console file of \
+                its own (-serial file:FILE)",
             Cause::RunsOn => "vmeter stopped following the VM, which keeps running",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",

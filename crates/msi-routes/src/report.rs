@@ -56,7 +56,7 @@ impl std::fmt::Display for Failure {
         let errno = self.source.map_or(0, |e| e.errno());
         let hint = match errno {
             libc::EBUSY => "; its eventfd is attached already, perhaps to another GSI",
-            libc::EINVAL => "; irqfds need the irqchip in the kernel, at least split",
+            libc::EINVAL => "; irqfds need an in-kernel irqchip (a split irqchip is enough)",
             libc::ENOENT => "; it was not attached",
             _ => "",
         };
@@ -64,7 +64,7 @@ impl std::fmt::Display for Failure {
             (Step::Message(message), Some(e)) => {
                 let MsiMessage { address, data, .. } = message;
                 let hint = if message.is_suspect() {
-                    "; with KVM_CAP_X2APIC_API bits 32 to 39 of the address must be 0"
+                    "; with KVM_CAP_X2APIC_API, bits 32 to 39 of the address must be 0"
                 } else {
                     ""
                 };

@@ -36,8 +36,8 @@ const IN_RAM: [&str; 3] = [guest_ftrace::NAME, guest_printk::NAME, guest_units::
 
 /// Its VMM need not have been told so on its command line.
 const RESTORED: &str =
-    "the guest was restored from a snapshot: its kernel ran before its VMM did, \
-                        and what it logged and traced until then was left out; this is no boot";
+    "this is no boot: the guest was restored from a snapshot, and its kernel ran before the VMM \
+     started. vmeter left out what the kernel logged and traced before that start";
 
 /// By its first exit, a guest that is known to be restored goes on.
 fn runs(at: Ns) -> Event {

@@ -393,7 +393,8 @@ fn and_left(exit: &Exit, what: &str) -> String {
     let mut said = what.to_owned();
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
-        said += &format!("{LEFT}vmeter ended {ended} too, since its launcher still ran");
+        said += &format!("{LEFT}vmeter also ended {ended}, because its launcher was still \
+            running");
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {
         said += &format!("{LEFT}{} (pid {}) is still running: vmeter did not end it", vmm.name, vmm.pid);
@@ -420,8 +421,9 @@ fn let_go(vmm: &Left) -> String {
 /// What was vmeter's own and went on behind the process that was launched.
 fn left_behind(exit: &Exit) -> String {
     format!(
-        "{}, but left running behind it: {} (ended now). A run is measured from the exec of what is \
-         launched to its end: leave -daemonize out, and let a wrapper wait for its VMM",
+        "{}, but the command left running: {} (vmeter ended it). A run lasts from the exec of the \
+         launched command to that command's end: leave -daemonize out, and let a wrapper wait \
+         for its VMM",
         exit.status,
         exit.left_behind.join(", ")
     )

@@ -152,7 +152,8 @@ pub const CLOCK_BEGAN: &str = "the clock of the guest's kernel began";
 
 /// Of a guest that was not silent for long enough.
 pub const STILL: &str =
-    "the guest said something in the last 10 s, so its boot may go on: --follow --until line:REGEX waits for its end";
+    "the guest printed a line in the last 10 s, so its boot may not have ended: use --follow \
+     --until line:REGEX to wait for its end";
 
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
@@ -271,8 +272,9 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         None => " or so".to_owned(),
     };
     said.push(format!(
-        "{BEGINS} when {from}, {:.2} s{late} after the VMM's process was started, less the time that the VM was \
-         paused since; what was before, and the console, can't be had from a VM that runs",
+        "{BEGINS} when {from}, {:.2} s{late} after the start of the VMM's process, not counting \
+         the time for which the VM was paused. vmeter cannot get earlier times, or the console, \
+         from a running VM",
         seconds(begin)
     ));
     run.exec_ns = run.exec_ns.saturating_add(begin);

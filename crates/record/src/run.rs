@@ -231,8 +231,9 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     warnings.extend(exit.let_go.then(|| LET_GO.to_owned()));
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
-            "--until systemd-ready: its console had no line of systemd's that a target is reached; \
-             a guest that boots quiet says so with {SYSTEMD_SAYS}: add it {}",
+            "--until systemd-ready: systemd printed no line on the console about a reached \
+             target; in a guest that boots with quiet, it prints one only with {SYSTEMD_SAYS}: \
+             add this {}",
             loader_file::of_console(request.context.dir)
         ));
     }
@@ -519,7 +520,7 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
         command: record.argv.first().cloned().unwrap_or_default(),
         seconds: exit.total_ns as f64 / 1e9,
         asked: exit.asked.as_ref().map_or_else(String::new, |asked| {
-            format!(": {} asked {}, and what is printed is not a guest's", asked.who, asked.whom)
+            format!(": {} asked {}, so the output does not come from a guest", asked.who, asked.whom)
         }),
         left: match named.is_empty() {
             true => String::new(),
@@ -546,7 +547,7 @@ fn say_of_others(
     let others = exit.others.join(", ");
     let lines = match shared {
         false => "",
-        true => "; they print to one console, so that none of its lines counts",
+        true => "; they print to one console, so vmeter uses none of its lines",
     };
     if shared {
         sources.retain(|source| source.name != console::NAME);

@@ -174,9 +174,9 @@ fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
     input.seen.sort_by_key(|s| s.at);
     if let End::HostsLine(line) = end {
         input.warnings.push(format!(
-            "the run was ended at the line {line:?}, which the host alone stamped: in the guest's \
-             virtual time it goes on to the last thing that was seen of it. A line of the \
-             kernel's log (echo … > /dev/kmsg) has a virtual stamp"
+            "the run ended at the line {line:?}, which has only a time stamp of the host. In the \
+             guest's virtual time the run therefore lasts until the last event that vmeter saw. \
+             Use a line of the kernel's log (echo … > /dev/kmsg), which has a virtual time stamp"
         ));
     }
     input

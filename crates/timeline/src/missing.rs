@@ -134,9 +134,10 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
 
 /// Why nothing is known of a kernel that was seen to begin.
 const KERNEL_UNSEEN: &str =
-    "vmeter saw the kernel, but not what it did (no initcall events, and no line of its log). Add \
-        trace_event=initcall:* to the kernel's command line to trace its initcalls, and name the \
-        kernel with --kernel FILE if you give a VMM's own command line. A kernel without CONFIG_FTRACE logs them with quiet initcall_debug log_buf_len=512K";
+    "vmeter saw the kernel, but not what it did (no initcall events, and no line of its log). To \
+     trace its initcalls, add trace_event=initcall:* to the kernel's command line. If you give a \
+     VMM's own command line, name the kernel with --kernel FILE. If the kernel lacks \
+     CONFIG_FTRACE, add quiet initcall_debug log_buf_len=512K, and it logs them";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
     "vmeter saw the kernel, but not the times of the events in its log. With TCG, --watch full \

@@ -237,12 +237,12 @@ fn records_that_were_overwritten_are_the_reason() {
     let mut events = guest(&[]);
     events.push(reached(500, "start_kernel"));
     let said = |events: &[Event], run: &RunRecord| build(events, run).warnings.join("\n");
-    assert!(said(&events, &run()).contains("to trace its initcalls"));
+    assert!(said(&events, &run()).contains("To trace its initcalls"));
     let mut told = run();
     told.injected = vec!["kernel: quiet trace_event=initcall:*".into()];
     let without = said(&events, &told);
     assert!(
-        without.contains("CONFIG_FTRACE") && !without.contains("to trace its initcalls"),
+        without.contains("CONFIG_FTRACE") && !without.contains("To trace its initcalls"),
         "{without}"
     );
     let lost = EventKind::Count { name: "guest_trace_lost".into(), value: 900 };

@@ -87,8 +87,8 @@ fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
     let mapped = all.find(|machine| machine.pages.runs > 0).ok_or_else(|| {
         failure(
             Class::Answer,
-            "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to read ahead; \
-             of QEMU's ways --method shared does",
+            "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to \
+             read ahead; with QEMU, use --method shared, which maps it",
         )
     })?;
     let nonce = mapped.made.as_ref().and_then(|made| made.nonce.as_deref());

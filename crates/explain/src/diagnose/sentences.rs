@@ -343,8 +343,8 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
              "perf sched record -- sleep 5 && perf sched timehist")
         }
         (Why::NoCpu, _) => ("run fewer threads beside it, or give it its own CPUs".into(), "perf sched record -- sleep 5 && perf sched timehist"),
-        (Why::Throttled, _) => ("raise the cgroup's cpu.max, or do with less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
-        (Why::Stopped, _) => ("find what sends it SIGSTOP, or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
+        (Why::Throttled, _) => ("raise the cgroup's cpu.max, or use less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
+        (Why::Stopped, _) => ("find the process that sends it SIGSTOP or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
         (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
             "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
             "strace -f -T -e trace=network,read,write -p PID"),
@@ -354,19 +354,23 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
                 migration's auto-converge, or retries of a call".into(),
             "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
         (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
-        (Why::Lock, _) => ("hold the lock for less, or give each its own; do not sleep or do I/O while it is held".into(), "perf trace -s -p PID sleep 5"),
-        (Why::Grace, _) => (format!("keep {call} out of the request's path, or do it once for many: each waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
+        (Why::Lock, _) => ("hold the lock for a shorter time, or give each thread its own lock; \
+            do not sleep or do I/O while holding it".into(), "perf trace -s -p PID sleep 5"),
+        (Why::Grace, _) => (format!("keep {call} out of the request's path, or call it once for \
+            many requests: each call waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Work, _) if cause.is_interrupted() => ("have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(), "perf stat -e irq:softirq_entry -a -A sleep 5"),
         (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or do it once for many"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("make fewer {call} calls, \
             each for many requests, or use a faster disk"), "perf trace -s -p PID sleep 5"),
         (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
-        (Why::Child, _) => ("do it in the process itself, or many at a time in one process".into(), "strace -f -c -e trace=process -p PID"),
+        (Why::Child, _) => ("do the work in the process itself, or do many pieces of work in one \
+            process".into(), "strace -f -c -e trace=process -p PID"),
         (Why::Burst, _) => (format!("one {call} for many (a buffer, writev, io_uring), not one each"), "strace -f -c -p PID"),
-        (Why::Busy, _) => (format!("call {call} less often, for more at a time"), "perf record -g -p PID sleep 5"),
+        (Why::Busy, _) => (format!("call {call} less often, with more work in each call"), "perf record -g -p PID sleep 5"),
         (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; what it waits for, a trace of the kernel tells"), "vmeter explain --pid PID"),
-        (Why::Faults, End::Dropped(by)) => (format!("have {} give back only memory that is not used, less often", view.threads(by)), "perf stat -e minor-faults -p PID sleep 5"),
+        (Why::Faults, End::Dropped(by)) => (format!("make {} return memory less often, and only \
+            memory that is not used", view.threads(by)), "perf stat -e minor-faults -p PID sleep 5"),
         (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
         (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
         (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),

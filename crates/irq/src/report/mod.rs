@@ -204,8 +204,8 @@ impl<'a> IrqReport<'a> {
             Column::number("p", 1),
             Column::number("ΔAICc", 1),
             Column::number("n² share", 1).meaning(
-                "part of the growth that comes from the parabola's n² term; shown only \
-                    if the growth is superlinear",
+                "share of the growth that the parabola's n² term explains; shown only if the \
+                 growth is superlinear",
             ),
             Column::number(&title("fit at"), 0)
                 .meaning("value of the fit at the largest number of vectors of a VM"),

@@ -126,8 +126,8 @@ fn possible(asked: &[VfioStrategy], opened: &Opened) -> Result<Possible, IrqErro
     if !opened.devices.iter().all(|device| device.msix.grows) {
         possible.strategies.retain(|s| *s != VfioStrategy::Adding);
         if !all && asked.contains(&VfioStrategy::Adding) {
-            let text = "vmeter skips the strategy adding: this kernel cannot add vectors one by \
-                one (VFIO_IRQ_INFO_NORESIZE; Linux 6.4 and later can)";
+            let text = "vmeter skips the strategy `adding`: this kernel cannot add vectors one \
+                by one (VFIO_IRQ_INFO_NORESIZE; Linux 6.4 and later can)";
             possible.left_out.push(text.into());
         }
     }
@@ -180,7 +180,7 @@ impl<'o> Lab<'o> {
         let Possible { strategies, left_out, gsi_limit } = possible(&asked, &opened)?;
         if before.is_some_and(|before| before.strategies.len() != strategies.len()) {
             return Err(IrqError::Usage(format!(
-                "this host cannot measure all strategies that the resumed session began with: {}",
+                "this host cannot measure these strategies of the resumed session: {}",
                 left_out.join("; ")
             )));
         }

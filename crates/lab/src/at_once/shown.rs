@@ -226,8 +226,8 @@ fn waited(level: &Level, slowest: &Slowest) -> String {
         None => String::new(),
     };
     format!(
-        "{} at once: the slowest {} of {} take {} longer than the typical one: {cpu_wait}{} more CPU time, {} \
-         unattributed.",
+        "With {} at once, the slowest {} of {} take {} longer than the typical one: {cpu_wait}{} \
+         more CPU time, {} unattributed.",
         level.at_once,
         slowest.runs,
         level.samples_s.len(),

@@ -21,7 +21,8 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     let Some(machine) = session.record.machines.first() else { return Err("it has none".into()) };
     if !trust::is_ours(&session.dir) {
         return Err(
-            "this user's vmeter did not make its folder, or the folder was changed since".into()
+            "this user's vmeter did not make the session's folder, or something changed the \
+             folder later".into()
         );
     }
     if !leads_here(&session, &machine.spec) {

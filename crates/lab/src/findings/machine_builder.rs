@@ -62,7 +62,7 @@ impl MachineBuilder<'_> {
             return Ok(());
         }
         if spec.initrd.is_some() {
-            return Err("--initrd brings the guest's files; leave it out".into());
+            return Err("this cause needs vmeter's own initrd; leave out --initrd".into());
         }
         let built = vmeter_appliance::build_in(&self.cache.join("appliances"), wanted);
         spec.initrd = Some(built.map_err(|error| error.to_string())?.path);

@@ -137,7 +137,8 @@ fn prepare_all(config: &Config) -> Result<Vec<Prepared>> {
             let mut one = prepare_with(&name, &spec, &cache, &wishes)?;
             if one.machine.script.is_some() {
                 return Err(usage(format!(
-                    "{label}: a mock has no process, hence no memory: --vmm qemu or another VMM"
+                    "{label}: a mock has no process, hence no memory: use --vmm qemu or another \
+                     VMM"
                 )));
             }
             one.session.parameters =

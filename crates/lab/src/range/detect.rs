@@ -101,7 +101,7 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
         Needs::Runs(runs) if runs <= have => format!(
-            "a step of {asked} % that a quarter of the commits share is found with 80 % power \
+            "a step of {asked} % that affects a quarter of the commits is found with 80 % power \
              ({have} runs of each)"
         ),
         Needs::Runs(runs) if have >= MOST => {

@@ -220,12 +220,12 @@ pub(super) fn by_command(
         found.dedup();
     }
     if let Some(missing) = found.iter().find(|file| !file.is_file()) {
-        return bad(format!("{}: --image names it, and it is not there", missing.display()));
+        return bad(format!("{}: --image names this file, but it does not exist", missing.display()));
     }
     if found.is_empty() {
         return bad(
-            "it left no file that --restore names, and none in {image}: --image FILE says which are the \
-             snapshot's files"
+            "it made no file that --restore names, and none in {image}: name the snapshot's \
+             files with --image FILE"
                 .into(),
         );
     }

@@ -359,7 +359,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     let base = prepare_with(BOOT, &spec, &cache_dir()?, &wishes)?;
     if !base.machine.abilities().monitor || base.machine.script.is_some() {
         return Err(usage(
-            "vmeter makes and restores snapshots of QEMU's only: give --create CMD and --restore CMD for another VMM",
+            "vmeter makes and restores only QEMU's snapshots: give --create CMD and --restore \
+             CMD for another VMM",
         ));
     }
     if spec.no_inject {
@@ -419,7 +420,8 @@ fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Resul
             None => found.push(method),
             Some((major, minor, _)) => {
                 let why = format!(
-                    "{}: not measured, for {} has no such snapshots; QEMU {major}.{minor} does",
+                    "{}: not measured, because {} has no such snapshots; QEMU {major}.{minor} \
+                     has them",
                     method.word(),
                     known.version_line
                 );
@@ -448,7 +450,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its guests are restored, not booted; vmeter show has its machines side by side")
+        Err("this session's guests were restored, not booted; vmeter show puts its machines side \
+            by side")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

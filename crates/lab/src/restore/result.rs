@@ -194,7 +194,7 @@ fn remarks(machine: &Restored) -> Vec<String> {
         let why = match pattern.is_some_and(|pattern| proof::asks(&pattern)) {
             true => "--create printed no line with the nonce that --ready asks for",
             false => {
-                "a guest that prints a number which it draws when it boots can: --ready 'line:… (?<nonce>…)'"
+                "a guest can prove it by printing a number that it draws when it boots: --ready 'line:… (?<nonce>…)'"
             }
         };
         said.push(format!(

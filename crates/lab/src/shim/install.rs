@@ -60,7 +60,7 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
     config.made_records = made
         || before.is_some_and(|before| before.made_records && before.records == config.records);
     let mut text = serde_json::to_vec_pretty(&config).map_err(|_| {
-        usage("--real and --records: a path that is not UTF-8 can't be written down")
+        usage("--real and --records: the path is not UTF-8, so vmeter cannot store it")
     })?;
     text.push(b'\n');
     let cannot = || format!("cannot install {}: choose another place with --as FILE", file.display());
@@ -104,7 +104,7 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
 /// True if the folder is new.
 fn make_records(records: &Path) -> Result<bool> {
     let cannot = |what: &str| {
-        format!("cannot {what} {}: --records DIR says another folder", records.display())
+        format!("cannot {what} {}: choose another folder with --records DIR", records.display())
     };
     if records.is_dir() {
         let probe = tempfile_in(records).with_context(|| cannot("write in"))?;

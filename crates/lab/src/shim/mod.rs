@@ -42,7 +42,8 @@ impl Shim {
             _ => Err(failure(
                 Class::Answer,
                 format!(
-                    "{}: no shim of vmeter's is there: vmeter shim install makes one, --as FILE says where it is",
+                    "{}: there is no vmeter shim: make one with vmeter shim install, or give the \
+                     shim's path with --as FILE",
                     file.display()
                 ),
             )),

@@ -267,7 +267,8 @@ impl Plan {
         if idle(shards) {
             let most = (1..shards).rev().find(|fewer| !idle(*fewer)).unwrap_or(1);
             return Err(usage(format!(
-                "{shards} shards of {of} {what} with {runs} runs each: some would have nothing to do; at most {most} shards, or more --runs"
+                "{shards} shards are too many for {of} {what} with {runs} runs each, because \
+                 some would have nothing to do; use at most {most} shards, or more --runs"
             )));
         }
         let slots = slots(warmups, shards);

@@ -152,7 +152,7 @@ impl Report for TrendReport<'_> {
             let last = Quantity::exact(last, Unit::Seconds).inline();
             let sessions = plural(centres.len() as u64, "session");
             let found = machine.detectable_pct.map_or_else(
-                || "; too few to show a change that a quarter of them have".into(),
+                || "; too few to show a change that affects a quarter of them".into(),
                 |pct| {
                     format!(
                         "; a change of {pct:.1} % in a quarter of them is found with 80 % power"

@@ -81,8 +81,8 @@ fn lend_symbols(machine: &mut Machine, kernel: &Path) -> Result<(), MachineError
     }
     if kernel_kind(kernel).map_err(file)? == KernelKind::Other {
         return Err(MachineError::Combination(format!(
-            "--kernel {shown}: it is no kernel; expected the vmlinuz or vmlinux that the machine \
-             boots, for its symbols"
+            "--kernel {shown}: not a kernel; vmeter needs the symbols of the vmlinuz or vmlinux \
+             that the machine boots"
         )));
     }
     let of_file = digest(kernel).map_err(file)?;

@@ -114,7 +114,7 @@ impl<'a> Describing<'a> {
         if kernel_kind(kernel).map_err(io)? != wanted {
             let enters = match wanted {
                 KernelKind::BzImage => "a bzImage (vmlinuz), and this is none",
-                _ => "an uncompressed vmlinux, and this is no ELF file",
+                _ => "an uncompressed vmlinux, but this is not an ELF file",
             };
             let (shown, vmm) = (kernel.display(), self.vmm);
             return Err(MachineError::Combination(format!("{shown}: {vmm} enters {enters}")));

@@ -50,8 +50,8 @@ impl Backend for Firecracker {
         let mut board = vec![
             (
                 "reboot=k",
-                "without ACPI, the guest ends its machine by a reset of the keyboard \
-                controller",
+                "without ACPI, the guest ends its machine with a reset through the keyboard \
+                 controller",
             ),
             ("pci=off", "there is none to look for"),
         ];

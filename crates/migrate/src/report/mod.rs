@@ -120,7 +120,8 @@ impl<'a> MigrateReport<'a> {
         if let Some(point) = self.result.points.first() {
             let MigrateWorkload { working_set_bytes, resident_bytes, .. } = point.workload;
             let value = format!(
-                "{} MiB with data; it writes {} MiB of it page by page, over and over, at the dirty rate",
+                "{} MiB with data; the guest writes {} MiB of this page by page, over and over, \
+                 at the dirty rate",
                 resident_bytes >> 20,
                 working_set_bytes >> 20
             );

@@ -169,7 +169,7 @@ fn begun(
     };
     let error = match executed.error_ns {
         0 => String::new(),
-        ns => format!(" and are at most {:.1} ms less than they were", ns as f64 / 1e6),
+        ns => format!(" and are at most {:.1} ms shorter than the true times", ns as f64 / 1e6),
     };
     let seen = format!(
         "{SEEN}: {}; its times count from there{error}. Nothing was added to it, and it was never stopped",

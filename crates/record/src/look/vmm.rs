@@ -45,8 +45,8 @@ impl Vmm {
         let argv: Vec<String> = words.map(|w| String::from_utf8_lossy(w).into_owned()).collect();
         if argv.iter().any(|word| word == "-icount" || word == "--icount") {
             return Err(LookError::Refused(format!(
-                "pid {pid}: its guest's time is virtual (-icount), and only the VMM knows how it goes: \
-                 `vmeter boot` records such a guest"
+                "pid {pid}: its guest's time is virtual (-icount), and only the VMM can read it: \
+                 use `vmeter boot` to record such a guest"
             )));
         }
         let known = vmm_name(pid, &argv).is_some();
@@ -83,8 +83,8 @@ impl Vmm {
         }
         if self.is_encrypted() {
             return LookError::Refused(format!(
-                "pid {pid}: its guest's RAM is encrypted (SEV or TDX), so that nobody but the guest reads it: \
-                 `dmesg` and `systemd-analyze` in the guest are left"
+                "pid {pid}: its guest's RAM is encrypted (SEV or TDX), so only the guest can \
+                 read it: use `dmesg` and `systemd-analyze` in the guest instead"
             ));
         }
         let is_vmm = kvm::machines(pid) > 0 || vmm_name(pid, &self.argv).is_some();

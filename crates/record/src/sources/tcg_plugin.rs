@@ -257,7 +257,7 @@ impl Live for Recording {
         let (clock, error_ns) = match self.extent {
             Extent::Virtual => ("virtual time, counted in instructions; each stamp has an error", 0),
             Extent::Light | Extent::Full => {
-                ("CLOCK_MONOTONIC, read in the VMM as the vCPU gets there", ERROR_NS)
+                ("CLOCK_MONOTONIC, which the VMM reads when the vCPU reaches this point", ERROR_NS)
             }
         };
         Ok(Some(recorder::record::<TcgPlugin>(&[STAMPS, LIST], clock, error_ns, &parameters)))

@@ -104,7 +104,7 @@ causes! {
     KASLR = "kaslr", "the kernel moves itself to a random address";
     RANDOM_SEED = "random-seed", "the random generator waits for a source that it trusts";
     PRESSURE = "pressure-accounting", "accounting of pressure (PSI)";
-    DEFERRED_PROBE = "deferred-probe", "a wait for suppliers of devices that never come";
+    DEFERRED_PROBE = "deferred-probe", "the kernel waits for device suppliers that never appear";
     FSCK = "fsck", "file systems are checked at boot";
     IPV6 = "ipv6", "IPv6 where nothing uses it";
     EDD = "edd", "the kernel asks the BIOS for its disks";

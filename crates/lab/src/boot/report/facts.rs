@@ -48,7 +48,8 @@ impl BootReport<'_> {
                     format!(", which adds {} to it", added_percent(ratio))
                 });
                 let value = format!("instructions in run {run}, a boot of its own{cost}");
-                Fact::new("counted", value, "--watch full; no time below is from it")
+                Fact::new("counted", value, "--watch full; none of the times below come from \
+                    this boot")
             }));
         }
         facts.extend(self.resources());
@@ -151,10 +152,9 @@ fn undecided(overhead: &Overhead) -> String {
     let more = runs_wanted(limit, ratio.mean, ratio.ci95, overhead.pairs);
     let more = match more {
         Some(n) => format!(
-            "about {n} pairs of runs would decide, if the true ratio is the \
-            observed one"
+            "if the observed ratio is the true one, about {n} pairs of runs would give a verdict"
         ),
-        None => "the ratio is too close to the bound to decide with any number of pairs".into(),
+        None => "the ratio is so close to the bound that no number of pairs can decide".into(),
     };
     let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
     format!("; not decided whether that is at most {bound:.0} %: {more}{tail}")
@@ -221,6 +221,6 @@ mod tests {
             "{said}"
         );
         let said = undecided(&overhead(ratio(1.03, [0.9, 1.2])));
-        assert!(said.contains("too close to the bound to decide"), "{said}");
+        assert!(said.contains("so close to the bound that no number"), "{said}");
     }
 }

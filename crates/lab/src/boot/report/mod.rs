@@ -267,7 +267,7 @@ impl<'a> BootReport<'a> {
             runs.iter().all(|run| run.record.end.as_ref().is_some_and(|end| end.cause == cause))
         };
         if all(Cause::Restart) {
-            "the guest's restart, by which this machine ends"
+            "the guest's restart, which ends this machine's run"
         } else if all(Cause::Launcher) {
             "the signal by which its launcher ends it"
         } else if self.ends_unknown() {

@@ -281,8 +281,8 @@ pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let more = if left > 0 { format!(" {left} shorter ones are left out.") } else { String::new() };
     Outline {
         legend: format!(
-            "After \"@\" when the first of this name began, after \"+\" how long all of them went \
-             on, which is not how long they worked.{more}"
+            "\"@\" shows when the first of this name began; \"+\" shows how long all of them \
+             lasted, including time in which they did no work.{more}"
         ),
         roots: rows.into_iter().map(node).collect(),
     }

@@ -7,7 +7,8 @@ use vmeter_timeline::registry;
 
 pub(super) const VCPUS: Finding = Finding {
     cause: registry::VCPUS,
-    what: "each further vCPU is started, checked and given its threads one after another",
+    what: "the kernel starts and checks the further vCPUs, and makes their threads, one vCPU \
+        after another",
     published: "+200 ms from 1 to 4; some 25 ms each in check_tsc_sync_target",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],

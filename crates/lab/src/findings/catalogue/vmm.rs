@@ -87,7 +87,7 @@ exec {vmm} \"$@\" -S -chardev \"pipe,id=launcher,path=$d/m\" -mon chardev=launch
 
 pub(super) const MONITOR_WAIT: Finding = Finding {
     cause: registry::MONITOR_WAIT,
-    what: "the launcher starts the machine stopped, and lets it run by a command of the monitor",
+    what: "the launcher starts the machine stopped, and then runs it with a monitor command",
     published: "200 ms (libvirt)",
     stand_in: "a script that stands in for libvirt and waits for QMP's greeting without sleeping",
     expected: &["vmm:init", "vmm:wrapper"],

@@ -93,8 +93,8 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " vmeter would have found a step of {step:.1} % that a quarter of the \
-                         commits share with 80 % power."
+                        " vmeter would have found, with 80 % power, a step of {step:.1} % that \
+                         affects a quarter of the commits."
                     ),
                     None => String::new(),
                 }
@@ -139,7 +139,8 @@ impl<'a> RangeReport<'a> {
             return String::new();
         }
         format!(
-            " {measured} of {} commits were measured: a change that a later commit took back is not seen.",
+            " vmeter measured {measured} of {} commits, so it misses a change that a later \
+             commit reverted.",
             commits.len()
         )
     }
@@ -252,7 +253,9 @@ impl<'a> RangeReport<'a> {
             );
         }
         format!(
-            "{last} is {verdict} than {first} {figures}. One of these {} commits made it, or each of them a little: more runs of each tell which (--resume with --runs N).",
+            "{last} is {verdict} than {first} {figures}. Either one of these {} commits caused \
+             this, or each caused a part: make more runs of each to find out (--resume with \
+             --runs N).",
             commits.len()
         )
     }

@@ -146,7 +146,8 @@ impl<'a> SweepReport<'a> {
         let count = self.result.points.iter().filter(blind).count();
         (count > 0).then(|| {
             let all = self.result.points.len();
-            format!("How the guests of {count} of {all} points ended is not known: those are not compared.")
+            format!("How the guests of {count} of {all} points ended is not known: vmeter does \
+                not compare these points.")
         })
     }
 
@@ -261,7 +262,7 @@ impl<'a> SweepReport<'a> {
             other => format!("{what} by {across}, {other}"),
         };
         let means = "means in ms (s from 10 s on); TOTAL is the increase over the first";
-        let slopes = "; slope: least squares a unit ± half of its 95 % interval";
+        let slopes = "; slope: least-squares change per unit ± half of its 95 % interval";
         let slopes = if self.is_numeric(panel) { slopes } else { "" };
         document.heading(by("Phases"), format!("{means}{slopes}"));
         document.push(Block::Table(self.phase_table(panel, all)));

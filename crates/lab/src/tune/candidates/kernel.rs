@@ -90,8 +90,8 @@ pub(super) const ALL: &[Candidate] = &[
             absent: |machine| {
                 let small = machine.memory_mib() <= 3072;
                 let why = small.then(|| {
-                    "its memory is below 4 GiB, so the kernel reserves no bounce \
-                        buffers"
+                    "all of its RAM lies below the 4 GiB address, so the kernel reserves no \
+                     bounce buffers"
                         .to_owned()
                 });
                 why.or_else(|| machine.says("swiotlb"))
@@ -261,7 +261,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("module.async_probe=1")],
         Remedy {
             absent: |machine| with_one_vcpu(machine, "module.async_probe"),
-            gives_up: "an order of device names that never changes",
+            gives_up: "device names whose order never changes",
             breaks: &[Keep::Names],
             predicts: &[Part::Span("insmod *", 0.0, 0.5)],
             ..Remedy::FREE

@@ -185,8 +185,8 @@ impl Builder<'_> {
         }
         if smp > 1 && self.accel == Accel::Icount && self.capabilities.version < FAIR_ICOUNT {
             return Err(MachineError::Combination(format!(
-                "--smp {smp} --accel icount: {} lets a vCPU that waits for another spin until its \
-                 next timer, and Linux hangs as it brings up the second; use --smp 1, or QEMU 8.1",
+                "--smp {smp} --accel icount: {} lets a waiting vCPU spin until its next timer, \
+                 so Linux hangs when it starts the second vCPU; use --smp 1, or QEMU 8.1",
                 self.capabilities.version_line
             )));
         }
@@ -380,7 +380,8 @@ impl Builder<'_> {
             ("panic=-1".into(), "a panic ends the run"),
         ];
         if self.accel != Accel::Kvm {
-            words.push(("no_timer_check".into(), "a loaded host fails the kernel's timer test"));
+            words.push(("no_timer_check".into(), "on a loaded host, the kernel's timer test \
+                fails"));
         }
         if self.is_microvm() {
             words.push(("reboot=t".into(), "a microvm without ACPI ends by a reset"));

@@ -236,7 +236,7 @@ fn read_v6_table(
     let mut table = Sections::new(file, at);
     for cpu in 0..cpus {
         let (Ok(offset), Ok(size)) = (table.u64(), table.u64()) else {
-            header.miss(format!("the data of CPU {cpu} and up: no table entry"));
+            header.miss(format!("the data of CPU {cpu} and of later CPUs has no table entry"));
             break;
         };
         table.item(STREAM, "CPUs")?;

@@ -99,7 +99,8 @@ impl Reader {
             let page = buffer.page_size as usize;
             if page < 64 || page > limit {
                 return Err(format!(
-                    "its page size is {page} bytes for {count} streams of a file of {} bytes",
+                    "its page size of {page} bytes is impossible for {count} streams in a file \
+                     of {} bytes",
                     file.len()
                 ));
             }
