@@ -73,7 +73,7 @@ pub enum TrackError {
     #[error("the tracker has been started: stop it first")]
     Started,
     /// It can't report without protecting, or can't protect a part.
-    #[error("{tracker} reports and protects at once only: use collect")]
+    #[error("{tracker} can only report and protect in one step: use collect")]
     AtOnce {
         /// Its name.
         tracker: &'static str,

@@ -355,8 +355,8 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "slots above 32 MiB have {:.3} of their size: memory for all slots is limited to {} \
-                MiB, and in full size they need {}",
+            "vmeter scales slots above 32 MiB by {:.3}: all slots together may use {} MiB, and \
+             at full size they need {}",
             layout.scale,
             mib(begun.budget_bytes),
             mib(begun.asked.layout().bytes())

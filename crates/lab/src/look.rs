@@ -203,8 +203,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("a VM that was looked into was started by somebody else, and its time begins with its kernel: \
-             vmeter boot measures from the VMM's exec")
+        Err("`look` records a VM that another program started, so its times start at the kernel; \
+            vmeter boot measures from the VMM's exec")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -55,7 +55,7 @@ impl Found {
         let [low, high] = self.ci95;
         let from = match self.sessions {
             0 => "in virtual time".to_owned(),
-            n => format!("as {n} sessions of this machine scatter here"),
+            n => format!("interval from {n} sessions of this machine on this host"),
         };
         format!(
             "{:+.1} % [{:+.1}, {:+.1}] ({from})",

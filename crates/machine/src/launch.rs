@@ -114,9 +114,9 @@ fn attach(pid: Pid, mode: Mode) -> Ptrace {
     match ptrace::seize(pid) {
         Ok(()) => Ptrace::Used,
         Err(error) => Ptrace::Refused(format!(
-            "ptrace is not permitted here ({error}): the VMM runs unwatched from outside; \
-             check seccomp (a container needs --cap-add=SYS_PTRACE) and \
-             /proc/sys/kernel/yama/ptrace_scope (0 or 1 is needed)"
+            "ptrace is not permitted here ({error}), so vmeter does not watch the VMM from \
+             outside; check seccomp (a container needs --cap-add=SYS_PTRACE) and \
+             /proc/sys/kernel/yama/ptrace_scope (must be 0 or 1)"
         )),
     }
 }

@@ -12,7 +12,7 @@ use vmeter_model::{Accel, MachineSpec};
 /// A machine that cannot be made, or cannot be migrated.
 pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateError> {
     let refuse = |what: &str, why: &str| Err(MigrateError::Usage(format!("{what}: {why}")));
-    let own = "the guest that is migrated is vmeter's own, in the place of the firmware";
+    let own = "vmeter migrates its own guest, which it loads instead of the firmware";
     if spec.vmm.as_deref() == Some("mock") {
         return refuse(
             "--vmm mock",

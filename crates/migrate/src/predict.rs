@@ -198,8 +198,8 @@ pub fn remedy(known: &Known) -> String {
     };
     let seconds = working_set / bandwidth;
     format!(
-        "It would with a bandwidth above {} (--bandwidth), a downtime limit of {:.0} ms \
-         (--downtime-limit), the guest slowed down (--auto-converge), or --postcopy.",
+        "It would converge with a bandwidth above {} (--bandwidth), a downtime limit of {:.0} ms \
+         (--downtime-limit), a throttled guest (--auto-converge), or --postcopy.",
         rate(needed),
         (seconds * 1e3).ceil()
     )

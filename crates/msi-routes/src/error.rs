@@ -59,7 +59,7 @@ pub enum RouteError {
         source: Errno,
     },
     /// The vector's interrupts come from a gate, whose eventfd can't be exchanged.
-    #[error("the vector has no eventfd of others that could be exchanged: its source is a gate")]
+    #[error("the vector's interrupts come from a gate, which has no external eventfd to exchange")]
     NotExternal,
     /// A gate can be given up only where its message may go to KVM by itself.
     #[error(

@@ -255,7 +255,8 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
         // Of a VMM that vmeter was not told of, the signal says it.
         None | Some("host-signal") if run.exit.told_by.is_some() && !says(POWER_DOWN) => {
             let by = run.exit.told_by.as_deref().unwrap_or_default();
-            End::new(Cause::Launcher, format!("a signal of {by}, which then exited with status 0"))
+            End::new(Cause::Launcher, format!("a signal from {by}; {by} then exited with status \
+                0"))
         }
         Some("guest-shutdown") => End::new(Cause::PowerOff, "QMP: guest-shutdown"),
         Some(reason @ ("guest-reset" | "subsystem-reset")) => match restarting {
@@ -348,7 +349,7 @@ fn went_on(run: &Run<'_>, clues: &EndEvidence) -> Option<&'static str> {
     };
     let ready = matches!(run.exit.end, launch::End::Stopped { reason: Reason::ReadyPoint, .. });
     if clues.shutdown.as_deref() == Some("guest-shutdown") {
-        Some("the guest powered its machine off in order after it")
+        Some("the guest then powered its machine off cleanly")
     } else if ready && !is_line {
         Some("the guest went on to its ready point after it")
     } else {

@@ -137,8 +137,8 @@ impl GuestKernel {
                 return error;
             }
             SourceError::Other(format!(
-                "{error}. The VMM held no VM any more when it was looked into: end the run while \
-                 the guest is there, by --until userspace or --until line:REGEX"
+                "{error}. When vmeter attached to the VMM, the VM was already gone: end the run \
+                 while the guest still runs, with --until userspace or --until line:REGEX"
             ))
         })
     }

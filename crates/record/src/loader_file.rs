@@ -35,8 +35,8 @@ const LOADERS: &[(&str, &str)] = &[
     // systemd-boot without a menu says nothing, and a UKI needs no loader.
     (
         r"^EFI stub: ",
-        "to /etc/kernel/cmdline, and make its UKI anew, or to `options` of the entry in \
-         loader/entries on its ESP",
+        "to /etc/kernel/cmdline and rebuild the UKI, or to `options` of the boot entry in \
+         loader/entries on the ESP",
     ),
 ];
 

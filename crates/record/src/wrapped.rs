@@ -279,7 +279,7 @@ pub(crate) fn file_console(
 /// That a console's lines are read in a file.
 fn read_there(path: &Path) -> String {
     format!(
-        "the console goes to {}: its lines are read there, each up to {} ms late",
+        "the console goes to {}: vmeter reads the lines from there, each up to {} ms late",
         path.display(),
         FILE_EVERY.as_millis()
     )

@@ -171,7 +171,8 @@ pub fn one_run<P: Planned, R: Runner<P>>(
             runner.add_note(
                 &mut run,
                 &format!(
-                    "vmeter itself was stopped for {:.1} s of it: what it sampled and polled meanwhile is not there",
+                    "vmeter itself was stopped for {:.1} s of the run, so the samples of that \
+                     time are missing",
                     away as f64 / 1e9
                 ),
             );
@@ -189,8 +190,8 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         }
         session.discard_run(index);
         watch.progress.warn(&format!(
-            "run {index}: vmeter itself was stopped for {:.1} s of it: its times are not those of \
-             the machine, and it is made again",
+            "run {index}: vmeter itself was stopped for {:.1} s during this run, so the times \
+             are wrong; vmeter repeats the run",
             away as f64 / 1e9
         ));
     }

@@ -301,9 +301,9 @@ impl<P: Planned> Session<P> {
             (false, _) => &self.dir,
         };
         Err(crate::failure::host(format!(
-            "{} was removed or moved while its session ran. If it was moved, `vmeter {} --resume` with its \
-             new place goes on; if it was removed, its runs are lost: begin again in a folder that stays, \
-             with --save DIR",
+            "{} was removed or moved while its session ran. If you moved it, continue with \
+             `vmeter {} --resume` and the new path. If you removed it, its runs are lost: start \
+             again with --save DIR in a folder that stays",
             gone.display(),
             self.record.command
         )))

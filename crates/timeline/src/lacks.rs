@@ -27,10 +27,10 @@ fn untold(facts: &RunIndex<'_>) -> Option<String> {
     let [_, _, events] = facts.lacks;
     let spoke = facts.lines.iter().any(|line| line.on == On::Kernel);
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
-        "the kernel can't trace its initcalls (it was built without CONFIG_FTRACE), and none is named: with \
-         `quiet initcall_debug log_buf_len=512K` on its command line it logs them, and prints none of that \
-         (vmeter adds the last two where the console is quiet and it may); no change of its configuration \
-         is needed"
+        "the kernel can't trace its initcalls (no CONFIG_FTRACE), so no initcall has a name. \
+         With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel logs its \
+         initcalls and does not print them. vmeter adds the last two itself if the console is \
+         quiet and if it may. The kernel needs no new configuration"
             .to_owned()
     })
 }

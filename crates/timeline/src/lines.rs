@@ -231,8 +231,8 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
             CPU had not begun)";
     Some(match again().count() {
         1 => format!(
-            "1 line of a kernel's log on the console, at {first:.3} s, was logged earlier than \
-             that {why}: vmeter ignores its time"
+            "1 line of a kernel's log reached the console at {first:.3} s, later than the kernel \
+             logged it {why}: vmeter ignores the line's time"
         ),
         count => format!(
             "{count} lines of a kernel's log on the console, from {first:.3} s on, were logged \

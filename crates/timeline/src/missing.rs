@@ -110,9 +110,9 @@ pub(crate) fn lost_time(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<S
     let lost = took - (last.1 - first.1);
     (lost >= LOST_NS && lost as f64 >= LOST_SHARE * took as f64).then(|| {
         format!(
-            "the guest's clock lost {:.3} s of the {:.3} s up to its init (it counts ticks until it \
-             trusts its TSC, and a busy host drops some): dmesg and systemd-analyze have that much \
-             less; the times here are the host's",
+            "the guest's clock lost {:.3} s of the {:.3} s up to its init, so dmesg and \
+             systemd-analyze show that much less; the times here are the host's. (Until it \
+             trusts its TSC, the guest counts ticks, and a busy host drops some.)",
             seconds(lost),
             seconds(took)
         )
@@ -219,11 +219,12 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         Some(Anchor::Hypervisor) => "vmeter did not see when the hypervisor started its kernel",
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
-            "user space: no step of init, no program's line and no process alone in its time was seen there (those that overlap others are beside the tree)"
+            "user space: vmeter saw no init step, no program's line, and no process that ran \
+             alone there (processes that overlap others are listed beside the tree)"
         }
         Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
-            "vmeter did not see the whole end of the run"
+            "vmeter saw only a part of the end of the run"
         }
     }
 }

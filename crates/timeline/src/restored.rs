@@ -165,15 +165,16 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
     let has_turns = !turns(facts, 0).is_empty();
     let why = match (has_turns, runs(facts, 0).is_some()) {
         (false, false) => {
-            "neither what the VMM loaded was seen nor when its guest went on: --image FILE names \
-             the snapshot's files, and KVM's exits or QEMU's trace tell the rest"
+            "vmeter saw neither the VMM load the snapshot nor the guest resume: name the \
+             snapshot's files with --image FILE, and record KVM's exits or QEMU's trace for the \
+             rest"
         }
         (false, true) => {
             "vmeter did not see when the VMM loaded which part of the snapshot: name the \
                 snapshot's files with --image FILE"
         }
         (true, false) => {
-            "when the guest went on was not seen (no exits of KVM, no trace of the VMM)"
+            "vmeter did not see when the guest resumed (no KVM exits, no trace of the VMM)"
         }
         (true, true) => "vmeter saw no part of the snapshot being loaded there",
     };

@@ -118,7 +118,8 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     }
     if arguments.restore.is_some() && !arguments.command.is_empty() {
         return Err(usage(
-            "--restore: the command line after `--` is restored by vmeter itself; give one of both",
+            "--restore: vmeter itself restores the command line after `--`; give only one of the \
+             two",
         ));
     }
     let mut spec = arguments.machine.spec(arguments.command);

@@ -217,7 +217,7 @@ impl Cause<'_> {
                     Frame::Life(_) => {
                         "keep each other off the CPU, because they share too few".into()
                     }
-                    _ => format!("has no CPU, which others of {} have", self.view.threads(rival)),
+                    _ => format!("is ready but has no CPU: other threads of {} use it", self.view.threads(rival)),
                 }
             }
             (End::Cpu(rival), None) => {
@@ -359,7 +359,8 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Grace, _) => (format!("keep {call} out of the request's path, or call it once for \
             many requests: each call waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Work, _) if cause.is_interrupted() => ("have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(), "perf stat -e irq:softirq_entry -a -A sleep 5"),
-        (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or do it once for many"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
+        (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or \
+            make one call for many requests"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("make fewer {call} calls, \
             each for many requests, or use a faster disk"), "perf trace -s -p PID sleep 5"),
         (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
@@ -368,10 +369,12 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             process".into(), "strace -f -c -e trace=process -p PID"),
         (Why::Burst, _) => (format!("one {call} for many (a buffer, writev, io_uring), not one each"), "strace -f -c -p PID"),
         (Why::Busy, _) => (format!("call {call} less often, with more work in each call"), "perf record -g -p PID sleep 5"),
-        (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; what it waits for, a trace of the kernel tells"), "vmeter explain --pid PID"),
+        (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; a kernel trace \
+            shows what it waits for"), "vmeter explain --pid PID"),
         (Why::Faults, End::Dropped(by)) => (format!("make {} return memory less often, and only \
             memory that is not used", view.threads(by)), "perf stat -e minor-faults -p PID sleep 5"),
-        (Why::Faults, _) => ("keep and reuse the memory, or have it there beforehand (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
+        (Why::Faults, _) => ("keep and reuse the memory, or allocate it in advance \
+            (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
         (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
         (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),
         (Why::Walks | Why::Grows, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),

@@ -135,7 +135,7 @@ impl Waves {
         }
         let kept = state.kept.remove(&request.index);
         let (dir, record) = kept.context("a run at once was not carried out")?;
-        moved(&dir, request.dir).context("cannot save a run that was carried out with others")?;
+        moved(&dir, request.dir).context("cannot save a run that ran at the same time as others")?;
         Ok(record)
     }
 }

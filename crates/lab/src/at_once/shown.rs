@@ -267,7 +267,8 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {}: {} beyond that trend (p {}).",
+            "{slope}. There is a knee between {} and {}: from there on, a VM takes {} more than \
+             that trend (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),

@@ -82,7 +82,8 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
         )
     };
     Ok(usage(format!(
-        "--detect {pct}: saved runs are as many as they are: {needed}; vmeter boot --baseline {baseline} --detect {pct} boots both in turn until it is decided"
+        "--detect {pct}: cannot add runs to saved sessions: {needed}; to boot both in turn until \
+         the result is clear: vmeter boot --baseline {baseline} --detect {pct}"
     )))
 }
 

@@ -36,8 +36,8 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     if !windows.is_empty() {
         let alarms = windows.iter().filter(|alarm| **alarm).count();
         said.push(format!(
-            "{alarms} of {} overlapping stretches of {WINDOW} blocks give the false verdict that \
-                the machine differs from itself; vmeter's limit is 5 %",
+            "{alarms} of {} overlapping stretches of {WINDOW} blocks wrongly show that the \
+             machine differs from itself; vmeter accepts at most 5 %",
             windows.len()
         ));
     }

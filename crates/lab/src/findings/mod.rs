@@ -211,7 +211,8 @@ fn how_long(boots: usize, machines: usize, spec: &MachineSpec) -> String {
     }
     let minutes = (boots as f64 * USUAL_BOOT_S / 60.0).ceil();
     format!(
-        "{boots_of} of {machines}: about {} at {USUAL_BOOT_S} s a boot; Ctrl-C ends it, --resume goes on",
+        "{boots_of} of {machines}: about {} at {USUAL_BOOT_S} s a boot; Ctrl-C stops the \
+         session, and --resume continues it",
         plural(minutes as u64, "minute")
     )
 }

@@ -396,7 +396,7 @@ fn by_virtual_time(first: &Contrast) -> String {
     let exact = first.exact.as_ref();
     let (saved, phase) = exact.map_or((0.0, ""), |exact| (exact.saving_s, exact.phase.as_str()));
     format!(
-        "{} of virtual time in {phase}, which a boot that is watched lightly does not show",
+        "{} of virtual time in {phase}; boots with --watch light do not show it",
         compact_seconds(saved)
     )
 }

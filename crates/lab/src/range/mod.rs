@@ -252,7 +252,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     }
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
-            "{} is about {}: resume it without a range of commits",
+            "{} belongs to {}: resume it without a range of commits",
             session.dir.display(),
             record.range
         )));

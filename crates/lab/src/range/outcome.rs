@@ -84,7 +84,8 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     warnings.extend(remarks(&record, &commits));
     if built.repeated > 0 {
         warnings.push(format!(
-            "of {} commits a further build made the same files as the first, so that --builds varies nothing there: a build command can vary them by VMETER_BUILD (link order, padding)",
+            "for {} commits a further build gave the same files as the first, so --builds has no \
+             effect. A build command can use VMETER_BUILD to vary them (link order, padding)",
             built.repeated
         ));
     }

@@ -115,9 +115,10 @@ fn check_cold(files: &[ImageFile]) -> Result<()> {
     let most = files.iter().max_by_key(|file| file.resident_bytes);
     let most = most.map_or_else(String::new, |file| file.path.display().to_string());
     Err(host(format!(
-        "--cold: {kept} of the snapshot's {all} bytes are still in the page cache after they were dropped, most \
-         of them of {most}: a restore from there would not be cold. A file in a tmpfs is always in memory (--save \
-         DIR on a disk), and so is one that another program has mapped"
+        "--cold: {kept} of the snapshot's {all} bytes are still in the page cache after vmeter \
+         dropped it, mostly bytes of {most}: a restore would not be cold. A file in a tmpfs is \
+         always in memory (use --save DIR on a disk). A file that another program has mapped \
+         stays in memory too"
     )))
 }
 

@@ -48,7 +48,7 @@ pub(super) fn wait(
         }
         if Instant::now() >= deadline {
             let why = format!(
-                "its guest was not ready within {} s (--timeout); the last that it printed {}",
+                "its guest was not ready within {} s (--timeout); {}",
                 asked.timeout.as_secs(),
                 console.last()
             );
@@ -130,8 +130,8 @@ impl Console {
     fn last(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
         let line = text.lines().next_back().map(|line| line.chars().take(120).collect::<String>());
-        let mute = "is nothing: is its console on standard output (-serial stdio)?";
-        line.map_or_else(|| mute.to_owned(), |line| format!("is {line:?}"))
+        let mute = "it printed nothing: is its console on standard output (-serial stdio)?";
+        line.map_or_else(|| mute.to_owned(), |line| format!("its last line is {line:?}"))
     }
 }
 

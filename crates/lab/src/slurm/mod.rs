@@ -238,7 +238,9 @@ fn lost(dir: &Path, command: &str, shards: &[u32], times: u32) -> anyhow::Error 
     let log = shards.first().map(|s| job::log(dir, *s).display().to_string()).unwrap_or_default();
     let dir = shell::path(dir);
     host(format!(
-        "shards {} did not finish in {times} attempts (see {log}); finished runs are saved: mend the cause and continue with vmeter {command} --resume {dir}, or see what is there with vmeter merge {dir}/shards/* --save DIR",
+        "shards {} did not finish in {times} attempts (see {log}); finished runs are saved. Fix \
+         the cause, then run vmeter {command} --resume {dir}. To merge what exists: vmeter merge \
+         {dir}/shards/* --save DIR",
         named.join(", ")
     ))
 }

@@ -194,8 +194,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             ));
         } else if !is_like(points, point) {
             warnings.push(format!(
-                "{}: measured to another end than the points before it, and left out of what \
-                 grows: --until with one ready point for all makes them comparable",
+                "{}: its end differs from that of the points before it, so vmeter excludes it \
+                 from the growth: to compare all points, give --until with one ready point",
                 point.label
             ));
         }

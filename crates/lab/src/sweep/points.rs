@@ -122,7 +122,8 @@ impl Measurement for SweepOptions {
         if let Some(own) = &record.shard {
             if amounts.runs as usize != runs_each(&record.plan) {
                 return Err(usage(format!(
-                    "--runs: the plan of shard {} is that of all shards: resume it without --runs",
+                    "--runs: all shards share one plan, so shard {} cannot change it: resume it \
+                     without --runs",
                     own.shard
                 )));
             }

@@ -280,7 +280,7 @@ pub(crate) fn ended(state: &State<'_>) -> String {
     }
     if says("not proven: ") {
         return format!(
-            "{} blocks of runs did not prove any remaining gain",
+            "after {} blocks of runs, no remaining candidate has a proven gain",
             LOOKS[LOOKS.len() - 1]
         );
     }

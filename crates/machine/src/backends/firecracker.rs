@@ -131,8 +131,9 @@ impl Dialect for Firecracker {
             told.remarks.push((
                 "configuration",
                 "by the API".into(),
-                "what is told there is not seen: no kernel to read symbols of, and none to add \
-                 parameters to; start it with --no-api --config-file FILE"
+                "vmeter cannot see what the API is told: it has no kernel to read symbols of, \
+                 and cannot add kernel parameters; start the VMM with --no-api --config-file \
+                 FILE"
                     .into(),
             ));
             return told;

@@ -47,7 +47,7 @@ pub fn replace(tracee: &Tracee, argv: &[OsString]) -> io::Result<()> {
     let rest = after_arguments(&words).ok_or_else(|| unexpected("its stack is none of an exec"))?;
     let (block, at) = built(top, argv, rest);
     if at < stack.start {
-        return Err(unexpected("its stack has no room for what is added"));
+        return Err(unexpected("its stack has no room for the arguments that vmeter adds"));
     }
     let memory = std::fs::File::options().write(true).open(format!("/proc/{}/mem", tracee.pid))?;
     memory.write_all_at(&block, at)?;

@@ -108,7 +108,7 @@ impl Config {
             }
         }
         Err(format!(
-            "{}: expected a VMM, found shims of vmeter's that lead to each other",
+            "{}: expected a VMM, found vmeter shims that start each other",
             real.display()
         ))
     }
@@ -411,7 +411,7 @@ mod tests {
         let first = config(&dir, "a", &dir.join("b"));
         assert_eq!(first.last(), Ok(vmm));
         config(&dir, "b", &dir.join("a"));
-        assert!(first.last().expect_err("a circle").contains("lead to each other"));
+        assert!(first.last().expect_err("a circle").contains("start each other"));
     }
 
     #[test]

@@ -373,8 +373,9 @@ pub enum LaunchError {
     },
     /// The command traces what it starts, and vmeter traces it.
     #[error(
-        "{command} traces by ptrace(2), and only one tracer can: that is vmeter, to watch what it \
-         launches ({said}). --watch none --no-inject leaves it to {command}"
+        "{command} uses ptrace(2), but vmeter already traces it to watch what it launches \
+         ({said}), and a process can have only one tracer. With --watch none --no-inject, vmeter \
+         lets {command} trace"
     )]
     PtraceTaken {
         /// What was launched.

@@ -50,7 +50,8 @@ impl<'a> MigrateReport<'a> {
         let left = match (on, arrived) {
             (n, _) if n == runs.len() => "the guest runs on at the source every time.".to_owned(),
             (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
-            (0, _) => "the guest is lost: it had begun to run at the destination.".to_owned(),
+            (0, _) => "the guest is lost: it failed after it had begun to run at the \
+                destination.".to_owned(),
             (n, _) => format!("the guest runs on at the source {n} of {} times.", runs.len()),
         };
         format!("The {side} was killed in the middle of the migration: {left}")

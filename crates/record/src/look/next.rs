@@ -172,7 +172,8 @@ fn begun(
         ns => format!(" and are at most {:.1} ms shorter than the true times", ns as f64 / 1e6),
     };
     let seen = format!(
-        "{SEEN}: {}; its times count from there{error}. Nothing was added to it, and it was never stopped",
+        "{SEEN}: {}; times start at that moment{error}. vmeter added nothing to the VMM's \
+         command line and never stopped the VMM",
         executed.how
     );
     (run, vec![seen])
@@ -198,8 +199,8 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 
 /// Of a VM that was reset, or whose kernel started another.
 pub const RESTARTED: &str =
-    "the guest was restarted while it was followed: what its last kernel's log tells is told, and all before \
-     is in the spans in front of that kernel";
+    "the guest restarted while vmeter followed it: the report shows the log of its last kernel, \
+     and puts all earlier time in the spans before that kernel";
 
 /// How it is said that the VM was paused.
 pub const PAUSED: &str = "the guest's clock stood still";

@@ -74,7 +74,8 @@ pub fn path_of(dir: &Path, source: &SourceRecord, index: usize) -> Result<PathBu
     })?;
     if name.contains('/') || name == ".." {
         return Err(SourceError::Other(format!(
-            "{}: file name {name:?} leaves the run's folder; run.json was not written by vmeter",
+            "{}: file name {name:?} points outside the run's folder; vmeter did not write this \
+             run.json",
             source.name
         )));
     }

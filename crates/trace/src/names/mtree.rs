@@ -73,8 +73,8 @@ impl DeviceMap {
             }
         }
         if map == DeviceMap::default() {
-            return Err("it holds no flat view of the address spaces I/O or memory; expected \
-                        what QEMU's monitor prints for `info mtree -f`"
+            return Err("it has no flat view of the I/O or the memory address space; expected the \
+                output of `info mtree -f` in QEMU's monitor"
                 .into());
         }
         map.ports.sort_by_key(|r| r.first);

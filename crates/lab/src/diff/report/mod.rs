@@ -87,8 +87,8 @@ pub(crate) fn explained(result: &DiffResult) -> Option<String> {
 fn short_of(p: Option<f64>) -> String {
     let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {
         true => format!(
-            "; the whole boot is significant below {ALPHA_TOTAL}, because its parts \
-            are tested too"
+            "; a difference of the whole boot is significant at p < {ALPHA_TOTAL}, because \
+             vmeter tests its parts too"
         ),
         false => String::new(),
     };

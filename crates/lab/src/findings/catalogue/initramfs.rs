@@ -73,7 +73,7 @@ fn packed(
 pub(super) const UNCOMPRESSED: Finding = Finding {
     cause: registry::UNPACK_INITRD,
     what: "the guest spends boot time on unpacking compressed files",
-    published: "a small reduction for plain .ko in place of .ko.xz",
+    published: "plain .ko files instead of .ko.xz save a little",
     stand_in: "the whole initramfs is compressed (gzip, zstd), because Debian's modules are \
         uncompressed",
     expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],

@@ -8,7 +8,7 @@ use vmeter_timeline::registry;
 
 pub(super) const ENTRY: Finding = Finding {
     cause: registry::KERNEL_ENTRY,
-    what: "before its first line the kernel unpacks itself and moves",
+    what: "before its first line, the kernel decompresses and relocates itself",
     published: "80 ms, unclear what it does",
     stand_in: "",
     expected: &["kernel:decompress", "kernel:setup"],
@@ -60,7 +60,7 @@ pub(super) const FTRACE: Finding = Finding {
 
 pub(super) const CRYPTO_TESTS: Finding = Finding {
     cause: registry::CRYPTO_TESTS,
-    what: "the kernel tests each cipher and hash as it registers it",
+    what: "the kernel tests each cipher and hash when it registers the algorithm",
     published: "18 → 0 ms (aesni_init)",
     stand_in: "",
     expected: &["initcall crypto_algapi_init", "kernel:initcalls-before-userspace"],

@@ -19,7 +19,7 @@ pub(super) const DAX: Finding = Finding {
     expected: &["/init:mount root", "/init:read root"],
     contrasts: &[Pair::of(&[Root("virtio-blk")], &[Root("dax")]).timed_only()],
     price: Price::OtherMachine,
-    remedy: "--root dax; what memory it saves: vmeter memory",
+    remedy: "--root dax; `vmeter memory` shows how much memory it saves",
     user_remedy: UserRemedy::Never("a machine with another disk is a different machine"),
 };
 
@@ -31,7 +31,7 @@ pub(super) const UDEV: Finding = Finding {
     expected: &["/init:udev-overhead", "/init:udev-settle", "/init:udev-trigger"],
     contrasts: &[Pair::of(&[Init("udev")], &[])],
     price: Price::GuestFiles,
-    remedy: "an init that loads what it needs by name",
+    remedy: "an init that loads the modules it needs by name",
     user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 

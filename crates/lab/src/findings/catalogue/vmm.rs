@@ -60,9 +60,10 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
         Pair::of(&[Make(|builder, spec| builder.launcher(spec, "asks", ASKS))], &[]).timed_only()
     ],
     price: Price::Launcher,
-    remedy: "remember the answers, by the VMM's size and time",
+    remedy: "cache the answers, keyed by the size and mtime of the VMM's file",
     user_remedy: UserRemedy::Never(
-        "the launcher is yours: vmeter starts the VMM without asking it anything",
+        "the launcher is your own: when vmeter starts the VMM itself, it does not query the \
+         VMM's features first",
     ),
 };
 

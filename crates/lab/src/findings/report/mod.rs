@@ -246,7 +246,8 @@ impl<'a> FindingsReport<'a> {
             document.push(Block::Table(table));
         }
         if let Some(table) = self.exact() {
-            document.heading("In virtual time", "one boot each, an instruction is a nanosecond");
+            document.heading("In virtual time", "one boot of each machine; one instruction \
+                counts as one nanosecond");
             document.push(Block::Table(table));
         }
         let reasons = self.reasons();

@@ -203,7 +203,7 @@ impl Report for MemoryReport<'_> {
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
         let of = match samples {
             0 | 1 => "each row is a run of its own".to_owned(),
-            n => format!("each row is the median run of {n} of its own, by RSS"),
+            n => format!("each row had {n} runs; it shows the run with the median RSS"),
         };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {

@@ -295,7 +295,7 @@ impl<'a> RangeReport<'a> {
         match change.place {
             Some([from, to]) if from < to => {
                 let name = |at: usize| self.result.commits.get(at).map_or("", short);
-                format!("; or one beside it, {} to {} (95 % sure)", name(from), name(to))
+                format!("; or a neighbouring commit, from {} to {} (95 % sure)", name(from), name(to))
             }
             _ => String::new(),
         }
@@ -371,10 +371,10 @@ impl<'a> RangeReport<'a> {
                 (false, ..) => "the last commit that runs against the first one; 95 % CI",
                 (true, false, _) => "the last commit against the baseline; 95 % CI",
                 (true, true, Some(_)) => {
-                    "the last commit against the baseline; 95 % CI, which includes what two builds may differ by"
+                    "the last commit against the baseline; the 95 % CI allows for a difference of two builds"
                 }
                 (true, true, None) => {
-                    "the last commit against the baseline; 95 % CI, which includes what any two commits may differ by"
+                    "the last commit against the baseline; the 95 % CI allows for a difference of any two commits"
                 }
             };
             facts.push(Fact::new("whole range", added_percent(ends), of));

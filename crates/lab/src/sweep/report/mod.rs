@@ -261,7 +261,8 @@ impl<'a> SweepReport<'a> {
             "" => format!("{what} by {across}"),
             other => format!("{what} by {across}, {other}"),
         };
-        let means = "means in ms (s from 10 s on); TOTAL is the increase over the first";
+        let means = "means in ms (in s if 10 s or more); TOTAL is the increase over the first \
+            point";
         let slopes = "; slope: least-squares change per unit ± half of its 95 % interval";
         let slopes = if self.is_numeric(panel) { slopes } else { "" };
         document.heading(by("Phases"), format!("{means}{slopes}"));

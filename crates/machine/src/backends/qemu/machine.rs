@@ -275,8 +275,8 @@ impl Builder<'_> {
             "initramfs" => {}
             "dax" | "nvdimm" if self.is_microvm() => {
                 return Err(MachineError::Combination(format!(
-                    "--root {name}: virtio-pmem is a PCI device, an NVDIMM is told of by ACPI, and \
-                     a microvm has neither; use --machine q35, pc or pvh"
+                    "--root {name}: a microvm has no PCI (for virtio-pmem) and no ACPI (for an \
+                     NVDIMM); use --machine q35, pc or pvh"
                 )));
             }
             "dax" | "nvdimm" => {

@@ -294,8 +294,8 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         });
         if let Some(cpus) = cpus {
             header.miss(format!(
-                "the options at the end of the file; the data of {} CPUs were found by \
-                 their pages, numbered as they follow",
+                "the options at the end of the file; vmeter found the data of {} CPUs by their \
+                 pages, and numbered the CPUs in file order",
                 cpus.len()
             ));
             header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
