@@ -230,7 +230,8 @@ impl KvmRing<'_> {
             if in_vain == MOST_IN_VAIN {
                 let source = io::Error::from(ErrorKind::TimedOut);
                 let hint =
-                    "; entries were taken that it does not reset: is there another collector?";
+                    "; KVM does not reset the entries that this tracker collected: is there \
+                     another collector?";
                 return Err(TrackError::System { step, source, hint });
             }
         }

@@ -37,8 +37,8 @@ impl Kind {
         let percent = share * 100.0;
         match self {
             Self::Gui => format!(
-                "every {REDRAW}nd frame redraws the first slot ({} pages), every other frame \
-                    moves a cursor (1 page)",
+                "every {REDRAW}nd frame redraws the first slot ({} pages), all remaining frames \
+                 move a cursor (1 page)",
                 buffer_bytes / PAGE
             ),
             Self::Migration => format!(

@@ -146,7 +146,8 @@ impl Waits<'_> {
         let waited = waited.as_secs_f64();
         let seen = match launched && self.options.within_s.is_none() {
             true => format!(
-                "{} ended, and no VMM was seen to start until {} s after it (--within S waits longer)",
+                "{} ended, and vmeter saw no VMM start until {} s after that (--within S waits \
+                 longer)",
                 self.options.command.join(" "),
                 AFTER.as_secs()
             ),
@@ -161,7 +162,7 @@ impl Waits<'_> {
         };
         let more = match door.sees_all() {
             true => "",
-            false => ". Only root sees the VMMs of other users: sudo",
+            false => ". Only root sees the VMMs of other users: use sudo",
         };
         format!("{seen}. {next}{more}")
     }
@@ -221,8 +222,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its VM is started by somebody else, and is not watched as one that vmeter boots: compare two \
-             sessions of `vmeter boot --next`")
+        Err("another program starts its VM, so vmeter cannot watch it like a VM that vmeter \
+            boots; compare two sessions of `vmeter boot --next`")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -20,7 +20,8 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
             "this host, not the VMM, caused the failure: --resume repeats the run".into()
         }
         Outcome::VmmFailed { status, .. } if was_killed(status) => {
-            format!("the VMM was killed ({status}), not by vmeter: dmesg tells whether it was for memory")
+            format!("the VMM was killed ({status}), but not by vmeter: dmesg shows whether the \
+                OOM killer did it")
         }
         Outcome::VmmFailed { status, stderr } => match telling(stderr) {
             Some(why) => format!("the VMM failed ({status}): {}", cut(&why)),

@@ -81,7 +81,8 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
             "{a} and {b} are equal within {margin_pct} %: {b}'s typical run {typical}, its mean is {mean} × {a}'s."
         ),
         Verdict::NoDifference if comparison.tail.is_some() => {
-            format!("No difference is shown between {a} and {b} ({p}): {b}'s typical run {typical}.")
+            format!("vmeter found no difference between {a} and {b} ({p}): {b}'s typical run \
+                {typical}.")
         }
         Verdict::NoDifference => {
             format!("No difference found between {a} and {b} ({p}): {b}'s typical run {typical}.")
@@ -135,7 +136,8 @@ pub(crate) fn interval_pct(comparison: &Comparison) -> f64 {
 fn level(comparison: &Comparison) -> Option<String> {
     let sure = interval_pct(comparison);
     ((sure - 95.0).abs() >= 1e-6).then(|| {
-        format!("The brackets are {sure} % intervals, as vmeter looked at these runs several times while they were made.")
+        format!("The brackets are {sure} % intervals, because vmeter tested these runs several \
+            times while it made them.")
     })
 }
 

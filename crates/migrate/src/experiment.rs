@@ -215,8 +215,9 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("what a migration takes depends on the host as a whole, so that runs of several hosts say nothing together; only \
-            sessions of vmeter sweep and vmeter range can be split into shards")
+        Err("the time of a migration depends on the whole host, so vmeter cannot combine runs of \
+            several hosts; only sessions of vmeter sweep and vmeter range can be split into \
+            shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {

@@ -83,7 +83,7 @@ fn check_command(spec: &MachineSpec) -> Result<(), MigrateError> {
         return Ok(());
     }
     Err(MigrateError::Usage(format!(
-        "the command line after -- must give the guest its memory as vmeter reckons it: \
-         -m {want} (or another size, with --memory before the --)"
+        "the command line after `--` must give the guest as much memory as vmeter expects: -m \
+         {want} (for another size, add --memory before the `--`)"
     )))
 }

@@ -188,7 +188,7 @@ impl Knobs {
         }
         if working_set_bytes > resident_bytes {
             return Err(MigrateError::Usage(format!(
-                "working-set={}: expected no more than the {} MiB of resident",
+                "working-set={}: expected at most {} MiB, the value of resident",
                 working_set_bytes >> 20,
                 resident_bytes >> 20
             )));
@@ -296,7 +296,8 @@ pub fn points(
     }
     let count = swept.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));
     if count.is_none_or(|count| count == 0 || count > MAX_POINTS) {
-        let message = format!("expected 1 to {MAX_POINTS} points; vary less at a time");
+        let message = format!("expected 1 to {MAX_POINTS} points; vary fewer parameters or \
+            values at a time");
         return Err(MigrateError::Usage(message));
     }
     let mut all: Vec<Settings> = vec![Vec::new()];

@@ -135,8 +135,8 @@ pub fn predict(known: &Known) -> Predicted {
     let left =
         (workload.working_set_bytes as f64).min(dirty / bandwidth * workload.resident_bytes as f64);
     let race_lost = format!(
-        "the dirty rate, {}, is not below the bandwidth, {}: {} are left after every round, and \
-         the downtime limit, {:.0} ms, has room for {}",
+        "the guest dirties memory at {}, which is not below the bandwidth, {}: every round \
+         leaves {}, and within the downtime limit, {:.0} ms, QEMU can send only {}",
         rate(dirty),
         rate(bandwidth),
         megabytes(left),
@@ -149,7 +149,8 @@ pub fn predict(known: &Known) -> Predicted {
             rounds: None,
             total_s: None,
             downtime_s: None,
-            because: format!("{race_lost}; auto-converge slows the guest until it is"),
+            because: format!("{race_lost}; auto-converge slows the guest until its dirty rate is \
+                below the bandwidth"),
         };
     }
     never(race_lost)

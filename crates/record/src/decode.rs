@@ -125,7 +125,8 @@ fn process_events(run: &RunRecord, warnings: &mut Vec<String>) -> Vec<Event> {
             Moment::VmStart => continue,
             Moment::Unknown(name) => {
                 warnings.push(format!(
-                    "moment {name:?} is unknown to this vmeter: left out; a newer one reads it"
+                    "this vmeter does not know the moment {name:?} and leaves it out; a newer \
+                     vmeter can read the moment"
                 ));
                 continue;
             }

@@ -373,7 +373,8 @@ fn timed_out(run: &Run<'_>, clues: &EndEvidence, last: String) -> String {
     let lines = |said: &str| clues.console.iter().filter(|line| line.contains(said)).count();
     let restarts = RESTARTING.into_iter().map(lines).max().unwrap_or(0);
     if restarts > 0 {
-        said = format!("{said}; its kernel restarted it {} (the console)", times(restarts));
+        said = format!("{said}; the guest's kernel restarted the machine {} (source: the \
+            console)", times(restarts));
     } else if clues.resets > 0 {
         let why = if clues.triple_faults > 0 { ", by triple faults" } else { "" };
         said = format!("{said}; its machine was reset {}{why}", times(clues.resets as usize));
@@ -589,7 +590,7 @@ mod tests {
         let machine = "[ 2.0] reboot: machine restart";
         assert_eq!(
             said(&[again, machine, again, machine]),
-            "x; its kernel restarted it 2 times (the console)"
+            "x; the guest's kernel restarted the machine 2 times (source: the console)"
         );
         assert_eq!(said(&[]), "x; its machine was reset 7 times, by triple faults");
     }

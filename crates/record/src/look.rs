@@ -256,8 +256,8 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         |event: &Event| matches!(&event.what, EventKind::Count { name, .. } if name == LOST);
     let line = |event: &&Event| matches!(event.what, EventKind::KernelLine { .. });
     let Some(begin) = lines().find(line).map(|event| event.at) else {
-        return vec!["nothing of the guest's log has a place in time: the run is from the VMM's \
-                     start to the look"
+        return vec!["no line of the guest's log has a known time, so the run lasts from the \
+            VMM's start until vmeter looked"
             .into()];
     };
     let from = match lines().any(is_lost) {
@@ -325,8 +325,8 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
         run.outcome = Outcome::Done;
         if !of_guest.iter().any(powers_off) {
             said.push(
-                "the VMM ended, and its guest had not said that it was up: the run ends with the VMM; --until \
-                 line:REGEX says another end"
+                "the VMM ended before its guest said that it was up, so the run ends with the \
+                 VMM; --until line:REGEX sets another end"
                     .into(),
             );
         }

@@ -46,9 +46,9 @@ const PANIC_END: &str = r"---\[ end Kernel panic";
 
 /// Of a VMM that kicks its vCPUs.
 const LET_GO: &str =
-    "the VMM's threads were sent so many signals that they were traced no longer, \
-                      which would have slowed it down: its guest's RAM and KVM's counters were \
-                      looked at when its process ended, and may have been gone";
+    "the VMM's threads got so many signals that tracing would have slowed the VMM down, so \
+     vmeter stopped tracing them. vmeter read the guest's RAM and KVM's counters only when the \
+     VMM's process ended, and may have come too late";
 
 /// What to record.
 pub struct Request<'a> {
@@ -504,8 +504,8 @@ fn wants_ptrace(exit: &Exit) -> Option<String> {
 
 /// What to do where a daemon was asked, and where nobody was.
 const OF_DAEMON: &str =
-    "A daemon's VM is not a child of this command: vmeter boot --next -- COMMAND follows it from \
-     its VMM's exec, or give the VMM's own command line";
+    "A daemon's VM is not a child of this command. Use vmeter boot --next -- COMMAND, which \
+     follows the VM from its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
     "A VM that a daemon starts (libvirtd, incus, a server of tmux) is not a process of the \
      command: `vmeter boot --next -- COMMAND` follows it from its VMM's exec. Or give the VMM's \

@@ -111,8 +111,8 @@ impl Found {
         };
         if may_inject && !reaches {
             warnings.push(format!(
-                "the VMM (pid {pid}) runs as another user or in other mounts than vmeter, so only \
-                 words of its kernel were added: no plugin, no monitor, no log of the firmware"
+                "the VMM (pid {pid}) runs as another user or in other mounts than vmeter, so \
+                 vmeter added only kernel parameters: no plugin, no monitor, no firmware log"
             ));
         }
         let mut elsewhere = None;

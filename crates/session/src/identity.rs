@@ -212,8 +212,8 @@ pub fn same(dir: &Path, others: &[String]) -> Result<()> {
         return Ok(());
     }
     Err(usage(format!(
-        "inputs of {} have changed since it began, so its runs would be of two machines: {}: \
-            restore these inputs, or begin anew without --resume",
+        "inputs of {} have changed since it began: {}. Its runs would measure two different \
+         machines: restore these inputs, or start again without --resume",
         dir.display(),
         others.join(", ")
     )))

@@ -112,7 +112,8 @@ pub fn carry_out<M: Measurement>(
     };
     if let Some(session) = saved.as_ref().filter(|session| session.record.plan.is_empty()) {
         return Err(usage(format!(
-            "{}: session.json has no plan, so nothing says which runs it was begun for: begin anew without --resume",
+            "{}: session.json has no plan, so vmeter does not know which runs to make: start \
+             again without --resume",
             session.dir.display()
         )));
     }

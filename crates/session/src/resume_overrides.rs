@@ -40,7 +40,8 @@ pub fn resumed<P: Planned>(
     let command = AnySession::open(dir)?.record.command;
     if !goes_on(&command) {
         return Err(usage(format!(
-            "{} is of VMs that another program started, and cannot be resumed: vmeter show {}",
+            "{} records VMs that another program started, so vmeter cannot resume it; `vmeter \
+             show {}` shows it",
             dir.display(),
             shell::path(dir)
         )));
@@ -196,7 +197,8 @@ impl ResumeOverrides {
             return Ok(());
         }
         Err(usage(format!(
-            "{} was begun with another {}: leave that out to resume it, or begin anew without --resume ({})",
+            "{} was started with another {}: to resume it, leave that option out; or start again \
+             without --resume ({})",
             dir.display(),
             self.others.join(", "),
             self.values.join("; ")

@@ -14,9 +14,9 @@ pub(crate) fn said(facts: &RunIndex<'_>) -> Vec<String> {
     let by_address = facts.calls.builtin().filter(|call| call.function.starts_with("0x")).count();
     let unnamed = (by_address > 0).then(|| {
         format!(
-            "{by_address} initcalls have their address for a name, for the kernel was built without \
-             CONFIG_KALLSYMS: --symbols FILE names them by the System.map or the vmlinux of the same \
-             build, and a kernel with CONFIG_KALLSYMS=y by itself"
+            "{by_address} initcalls have only an address, because the kernel was built without \
+             CONFIG_KALLSYMS: --symbols FILE names them (the System.map or the vmlinux of the \
+             same build), and so does a kernel with CONFIG_KALLSYMS=y"
         )
     });
     unnamed.into_iter().chain(untold(facts)).chain(rough(facts)).collect()

@@ -126,8 +126,9 @@ pub const GAVE_WAY: &str = "gave way to a second one";
 pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
     let how = if by == By::Reset { "after a reset" } else { "kexec" };
     format!(
-        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}): what its RAM holds at the end is the \
-         second's, so the first is told by the console and by what was seen of it while it ran",
+        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}). At the end its RAM holds the second \
+         kernel, so vmeter knows the first only from the console and from what it saw while that \
+         kernel ran",
         seconds(since.at)
     )
 }
@@ -140,9 +141,9 @@ const KERNEL_UNSEEN: &str =
      CONFIG_FTRACE, add quiet initcall_debug log_buf_len=512K, and it logs them";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
-    "vmeter saw the kernel, but not the times of the events in its log. With TCG, --watch full \
-        records the times of its initcalls; a console that is not quiet shows the times of its \
-        lines";
+    "vmeter saw the kernel, but does not know the times of its log's lines. With TCG, --watch \
+     full records the times of initcalls; without `quiet`, the console shows the time of each \
+     line";
 /// The same where it was told to trace.
 const UNTRACED: &str =
     "vmeter saw the kernel, but not what it did. Its command line had trace_event=initcall:*, but \

@@ -53,7 +53,7 @@ fn sums(timeline: &Timeline) -> Result<(), String> {
     let phases: Ns = timeline.phases.iter().map(|(_, ns)| ns).sum();
     if leaves != timeline.total || phases != timeline.total {
         return Err(format!(
-            "leaves add up to {leaves}, phases to {phases}, expected {}",
+            "the leaf spans add up to {leaves} and the phases to {phases}, but both must be {}",
             timeline.total
         ));
     }

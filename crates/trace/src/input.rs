@@ -61,8 +61,8 @@ fn refuse_named_fifo(path: &Path) -> io::Result<()> {
     if descriptor || !std::fs::metadata(path)?.file_type().is_fifo() {
         return Ok(());
     }
-    let why = "it is a FIFO, which may never be written to; give the trace as a file, or on \
-               standard input: `… - < FIFO`";
+    let why = "it is a FIFO, and vmeter could wait for a writer forever; give the trace as a \
+        file, or on standard input: `… - < FIFO`";
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 

@@ -110,7 +110,7 @@ pub const MINIMAL: &[Line] = &[
     on("VIRTIO_PMEM", "--root dax"),
     on("DAX", "--root dax"),
     on("FS_DAX", "--root dax"),
-    on("KALLSYMS", "vmeter times initcalls by the kernel's own symbols"),
+    on("KALLSYMS", "vmeter needs the kernel's own symbols to time initcalls"),
     on("DEBUG_KERNEL", "for KALLSYMS_ALL"),
     on("KALLSYMS_ALL", "vmeter uses data symbols to find the kernel's log and trace in RAM"),
     on("FTRACE", "initcalls are stamped by tracepoints"),

@@ -131,7 +131,7 @@ impl Cause<'_> {
             ),
             End::Held => match call {
                 Some(call) => format!("lets it go on by {}", self.name(call)),
-                None => "lets it go on; what it did meanwhile is not recorded".into(),
+                None => "lets it go on; the trace does not show what that thread did meanwhile".into(),
             },
             End::Interrupt => format!(
                 "sleeps{inside} until an interrupt of a timer or a device, {} times, {} each",
@@ -346,7 +346,8 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::Throttled, _) => ("raise the cgroup's cpu.max, or use less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
         (Why::Stopped, _) => ("find the process that sends it SIGSTOP or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
         (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
-            "send a message by one write, or set TCP_NODELAY: Nagle's algorithm holds its end back until the other end's delayed acknowledgement".into(),
+            "send a message by one write, or set TCP_NODELAY: Nagle's algorithm delays the last \
+             part of a message until the peer sends its delayed acknowledgement".into(),
             "strace -f -T -e trace=network,read,write -p PID"),
         (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
         (Why::Timer, _) if cause.held_back() => (
@@ -363,11 +364,13 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             make one call for many requests"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
         (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("make fewer {call} calls, \
             each for many requests, or use a faster disk"), "perf trace -s -p PID sleep 5"),
-        (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or a faster disk; {call} waits for it"), "biolatency-bpfcc 5 1"),
+        (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or use a \
+            faster disk; {call} waits for the data"), "biolatency-bpfcc 5 1"),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
         (Why::Child, _) => ("do the work in the process itself, or do many pieces of work in one \
             process".into(), "strace -f -c -e trace=process -p PID"),
-        (Why::Burst, _) => (format!("one {call} for many (a buffer, writev, io_uring), not one each"), "strace -f -c -p PID"),
+        (Why::Burst, _) => (format!("use one {call} for many items (a buffer, writev, io_uring), \
+            not one for each item"), "strace -f -c -p PID"),
         (Why::Busy, _) => (format!("call {call} less often, with more work in each call"), "perf record -g -p PID sleep 5"),
         (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; a kernel trace \
             shows what it waits for"), "vmeter explain --pid PID"),
@@ -378,7 +381,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
         (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),
         (Why::Walks | Why::Grows, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),
-        _ => ("look into that thread: its time is its own code's".into(), "perf record -g -p PID sleep 5"),
+        _ => ("look into that thread: its own code takes the time".into(), "perf record -g -p PID sleep 5"),
     };
     (fix, check.to_string())
 }

@@ -183,7 +183,8 @@ impl Report for RunsExport<'_> {
     }
 
     fn document(&self, _detail: Detail) -> Document {
-        let note = "one row for each run; `vmeter runs list` lists sessions on a terminal";
+        let note = "one row for each run; on a terminal, `vmeter runs list` shows one row for \
+            each session";
         let facts = vec![Fact::new("runs", "for other tools: JSON or CSV", note)];
         Document {
             title: "vmeter runs export".into(),

@@ -72,7 +72,8 @@ impl<'a> IrqReport<'a> {
             text += &match own == other {
                 true => format!(" Both times grow {own} with the number of vectors."),
                 false => format!(
-                    " With the number of vectors, the time of {} grows {own}, that of {baseline} {other}.",
+                    " As the number of vectors grows, the time of {} grows {own}, and the time \
+                     of {baseline} grows {other}.",
                     total.strategy
                 ),
             };

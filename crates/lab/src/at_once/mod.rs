@@ -134,7 +134,7 @@ impl Waves {
             state.scratch = Some(scratch);
         }
         let kept = state.kept.remove(&request.index);
-        let (dir, record) = kept.context("a run at once was not carried out")?;
+        let (dir, record) = kept.context("vmeter did not make this concurrent run")?;
         moved(&dir, request.dir).context("cannot save a run that ran at the same time as others")?;
         Ok(record)
     }

@@ -130,8 +130,8 @@ impl Measurement for BootOptions {
         prepared.extend(self.other(record, watch)?);
         if config.repeats.detect.is_some() && prepared.len() < 2 {
             return Err(usage(
-                "--detect must boot the baseline's machine in turn with this machine, but cannot \
-                    boot it",
+                "--detect must boot the baseline's machine in turn with this machine, but vmeter \
+                 cannot boot the baseline's machine",
             ));
         }
         Recorder::ready(prepared, record)

@@ -117,8 +117,8 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     }
     if let Some((middle, _)) = common_factor(a, b, &result.rows) {
         return Ok(limit.unknowable(&format!(
-            "nearly all of it takes {middle:.2} times as long, as on a slower or a busier host: vmeter \
-             boot --baseline boots both in turn"
+            "nearly every part takes {middle:.2} times as long, so the host may be slower or \
+             busier; vmeter boot --baseline boots both machines in turn"
         )));
     }
     let between = session_variance::between(&Session::open(&a.folder)?, &b.folder);

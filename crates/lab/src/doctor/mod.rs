@@ -144,8 +144,8 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "boots are watched without the VMM's own moments and the guest's RAM; \
-             it can only be lowered by a reboot without it",
+            "vmeter watches boots without the VMM's own moments and the guest's RAM; to lower \
+             this setting, reboot without it",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,

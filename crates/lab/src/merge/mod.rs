@@ -98,7 +98,8 @@ fn merged(
     notes.extend(tolerated);
     if !differences.is_empty() && !options.mixed_hosts {
         return Err(usage(format!(
-            "the shards are not of one kind: {}: their times can't be pooled as they are; give --mixed-hosts to merge them all the same, each host's factor taken out",
+            "the shards are not of one kind ({}), so vmeter cannot pool their times. To merge \
+             them nevertheless, give --mixed-hosts: vmeter then removes each host's factor",
             differences.join("; ")
         )));
     }

@@ -65,7 +65,8 @@ pub(super) fn comparable<'a>(
     }
     let said = (!others.is_empty()).then(|| {
         format!(
-            "runs of another host ({}) are not part of the search: times of two hosts are not held against each other, so it measures on {} what it needs",
+            "the search ignores runs of another host ({}), because times of two hosts cannot be \
+             compared; it makes the runs that it needs on {}",
             others.join(", "),
             shares::name(&session.host)
         )

@@ -46,7 +46,11 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let counted = record.machine.accel.is_some_and(|accel| accel.name() == "icount");
     if record.bisect && !counted && asked < least {
         return Err(usage(format!(
-            "--detect {asked} with --bisect: two builds of the same commit may differ by {BUILDS_PCT} % for their layout, so that a change of less than {least:.1} % is nobody's: --builds N averages that out (4 for {:.1} %), --accel icount has less of it, and without --bisect all commits tell",
+            "--detect {asked} with --bisect: two builds of the same commit may differ by \
+             {BUILDS_PCT} %, because their layout differs, so vmeter cannot attribute a change \
+             of less than {least:.1} % to a commit. --builds N averages this difference out (4 \
+             for {:.1} %), --accel icount reduces it, and without --bisect vmeter uses all \
+             commits",
             SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
         )));
     }
@@ -108,7 +112,9 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
             let times = (f64::from(runs) / f64::from(have)).sqrt();
             let seen = 100.0 * ((asked / 100.0).ln_1p() * times).exp_m1();
             format!(
-                "a step of {asked} % needs {runs} runs of each commit, and {have} were made, as --detect makes no more than {MOST}; one of {seen:.1} % is found with 80 % power"
+                "a step of {asked} % needs {runs} runs of each commit, but vmeter made {have}, \
+                 because --detect makes at most {MOST}; these find a step of {seen:.1} % with 80 \
+                 % power"
             )
         }
         Needs::Runs(runs) => format!(

@@ -21,8 +21,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
         if change.probability.is_some() && change.sizing.is_none() {
             let why = format!(
-                "{}: found, but its size needs new runs, which were not made: make them with \
-                    --resume",
+                "{}: found, but vmeter did not make the new runs that measure its size: make \
+                 them with --resume",
                 name(*last)
             );
             gates.push(limit.unknowable(&why));

@@ -273,7 +273,8 @@ impl RestoreOptions {
             (None, Some(_)) => Err(usage("--restore also needs --create CMD, the command that \
                 makes the snapshot")),
             (Some(_), Some(_)) if !self.methods.is_empty() => Err(usage(
-                "--method is how vmeter restores a machine of QEMU's; --restore CMD says it itself",
+                "--method selects how vmeter restores a QEMU machine; with --restore CMD, your \
+                 command does that, so leave --method out",
             )),
             (Some(_), Some(_)) if self.spec.until.is_none() => Err(usage(
                 "--ready: where does the measurement end? --ready 'line:REGEX' names the guest's first answer",
@@ -364,7 +365,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
         ));
     }
     if spec.no_inject {
-        return Err(usage("--no-inject: a snapshot is made and restored by words that are added to the command line"));
+        return Err(usage("vmeter cannot use --no-inject here: to make and restore a snapshot, it \
+            adds words to the command line"));
     }
     let memory_mib = argv::memory_mib(&base.machine.argv).unwrap_or(128);
     let methods = methods(config, &base, watch)?;

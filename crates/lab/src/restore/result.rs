@@ -194,11 +194,12 @@ fn remarks(machine: &Restored) -> Vec<String> {
         let why = match pattern.is_some_and(|pattern| proof::asks(&pattern)) {
             true => "--create printed no line with the nonce that --ready asks for",
             false => {
-                "a guest can prove it by printing a number that it draws when it boots: --ready 'line:… (?<nonce>…)'"
+                "a guest can prove that it was restored by printing a number that it draws when it boots: --ready 'line:… (?<nonce>…)'"
             }
         };
         said.push(format!(
-            "{label}: nothing proves that the guest was restored and not booted in {unproven} of {} runs: {why}",
+            "{label}: in {unproven} of {} runs the guest may have booted instead of being \
+             restored: {why}",
             machine.proofs.len()
         ));
     }

@@ -81,7 +81,7 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     }
     let whole = real.canonicalize().unwrap_or_else(|_| real.to_owned());
     if !matches!(Config::of(&whole), Ok(None)) {
-        return Err(usage(format!("{} is itself a shim: --real names the VMM", real.display())));
+        return Err(usage(format!("{} is itself a shim: give the path of the real VMM with --real", real.display())));
     }
     let own = Config::of(file).ok().flatten();
     let taken = match (file.symlink_metadata(), own) {

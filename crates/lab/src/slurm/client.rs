@@ -42,7 +42,9 @@ pub(super) fn submit(script: &Path, tasks: &[u32]) -> Result<String> {
 
 fn missing(command: &str, error: &std::io::Error) -> anyhow::Error {
     host(format!(
-        "cannot run {command} ({error}): on a Debian host of a Slurm cluster it comes with `apt-get install slurm-client`; without Slurm, give each host the same command line with its own --shard I/N, and put the folders together with vmeter merge"
+        "cannot run {command} ({error}). On a Debian host of a Slurm cluster, `apt-get install \
+         slurm-client` installs it. Without Slurm, give each host the same command line with its \
+         own --shard I/N, and join the folders with vmeter merge"
     ))
 }
 

@@ -212,8 +212,8 @@ fn unused(name: &str, is_option: bool) -> anyhow::Error {
         ));
     }
     usage(format!(
-        "the parameter {name:?} changes nothing: it is no machine option ({}), and {{{name}}} \
-         is neither in --append, nor in --prepare, nor in a command line after --",
+        "the parameter {name:?} changes nothing: it is no machine option ({}), and no --append, \
+         --prepare or command line after -- contains {{{name}}}",
         OPTIONS.join(", ")
     ))
 }

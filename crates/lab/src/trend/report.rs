@@ -32,8 +32,9 @@ impl TrendReport<'_> {
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
-                || ". So few sessions show no change that a quarter of them have".into(),
-                |pct| format!(". A change of {pct:.1} % that a quarter of them have would have been found with 80 % power"),
+                || ". So few sessions cannot show a change that affects a quarter of them".into(),
+                |pct| format!(". vmeter would have found, with 80 % power, a change of {pct:.1} \
+                    % that affects a quarter of them"),
             ),
             _ => String::new(),
         };
@@ -155,7 +156,8 @@ impl Report for TrendReport<'_> {
                 || "; too few to show a change that affects a quarter of them".into(),
                 |pct| {
                     format!(
-                        "; a change of {pct:.1} % in a quarter of them is found with 80 % power"
+                        "; a change of {pct:.1} % that affects a quarter of them is found with \
+                         80 % power"
                     )
                 },
             );
@@ -184,8 +186,9 @@ impl Report for TrendReport<'_> {
         }
         if self.result.copies > 0 {
             let some = match self.result.copies {
-                1 => "1 copy of a session that is here already: counted once".into(),
-                n => format!("{n} copies of sessions that are here already: counted once"),
+                1 => "1 session is a copy of another session here: vmeter counts it only once".into(),
+                n => format!("{n} sessions are copies of other sessions here: vmeter counts each \
+                    only once"),
             };
             notices.push(Notice::new(NoticeKind::Note, some));
         }

@@ -149,7 +149,8 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
     let alive = !matches!(standing.fate, Fate::Out(_)) && has;
     let reason = match &standing.fate {
         Fate::Out(why) => why.clone(),
-        _ if !recommended => "the tuned machine is not shown to be faster and the same".to_owned(),
+        _ if !recommended => "vmeter could not show that the tuned machine is both faster and \
+            equivalent".to_owned(),
         Fate::In(why) => why.clone(),
         Fate::Open => "not measured by itself: the budget had no room".to_owned(),
     };

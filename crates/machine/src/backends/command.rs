@@ -202,8 +202,8 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
         (true, _) => ("nothing", "--no-inject"),
         (false, true) => (
             "allowed",
-            "what is added is printed; --no-inject adds nothing. An installer may keep words such \
-             as printk.devkmsg=on for the system that it installs",
+            "vmeter prints what it adds; --no-inject adds nothing. An installer may copy words \
+             such as printk.devkmsg=on to the system that it installs",
         ),
         (false, false) => (
             "allowed",

@@ -52,7 +52,7 @@ impl<'a> MigrateReport<'a> {
             (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
             (0, _) => "the guest is lost: it failed after it had begun to run at the \
                 destination.".to_owned(),
-            (n, _) => format!("the guest runs on at the source {n} of {} times.", runs.len()),
+            (n, _) => format!("in {n} of {} runs the guest continues to run on the source.", runs.len()),
         };
         format!("The {side} was killed in the middle of the migration: {left}")
     }
@@ -132,7 +132,7 @@ impl<'a> MigrateReport<'a> {
         let value = match compared {
             0 => "nothing to compare: no guest arrived".to_owned(),
             n => format!(
-                "equal in {equal} of {n} migrations (with warm-ups), all {} MiB",
+                "all {} MiB are equal in {equal} of {n} migrations (warm-ups included)",
                 setup.memory_bytes >> 20
             ),
         };
@@ -204,7 +204,8 @@ impl<'a> MigrateReport<'a> {
             let left = match on.len() {
                 0 => String::new(),
                 all if all == going => " The guest runs on at the source.".into(),
-                all => format!(" The guest runs on at the source {going} of {all} times."),
+                all => format!(" In {going} of {all} runs the guest continues to run on the \
+                    source."),
             };
             let stop = if point.reason.ends_with('.') { "" } else { "." };
             reasons.push(format!("{}: {}{stop}{left}", self.label(point), point.reason));

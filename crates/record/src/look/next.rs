@@ -111,8 +111,9 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
     }
     if stood > 0 {
         warnings.push(format!(
-            "{PAUSED} for about {:.1} s while it was followed: the VM was paused. That time is \
-             in the span in which it fell, and times of before are that much late",
+            "{PAUSED} for about {:.1} s while vmeter followed it: the VM was paused. The span \
+             that contains the pause includes this time, and all earlier times are too late by \
+             this much",
             seconds(stood)
         ));
     }

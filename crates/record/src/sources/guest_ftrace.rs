@@ -200,8 +200,8 @@ fn what_to_add(plan: &LaunchPlan) -> String {
     let words = words.join(" ");
     if !plan.dialect.is_some_and(|dialect| dialect.abilities().plugins) {
         return format!(
-            "vmeter does not see where this VMM is told its kernel's command line: add `{words}` \
-             to it there"
+            "vmeter cannot see how this VMM gets its kernel's command line: add `{words}` to \
+             that command line yourself"
         );
     }
     format!("the guest's boot loader sets the kernel command line: add `{words}` {WHERE}")

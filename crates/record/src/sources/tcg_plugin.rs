@@ -357,7 +357,8 @@ fn of_its_build(image: &KernelImage, file: &Path) -> vmeter_kernel_image::Result
         return Ok(build.into_symbols());
     }
     Err(vmeter_kernel_image::Error::OtherBuild(format!(
-        "--symbols {}: of another build than {}, whose table of initcalls is not where they say",
+        "--symbols {}: these symbols are of another build than {}: they give a wrong address for \
+         its table of initcalls",
         file.display(),
         image.path().display()
     )))

@@ -43,8 +43,8 @@ pub enum LockError {
     },
     /// A vmeter on another host was, and nobody can tell whether it still is.
     #[error(
-        "{by} worked in {} and left no record that it ended, and this file system may not lock \
-            across hosts: if it has ended, remove {}",
+        "{by} worked in {} and may still run: it left no record of its end, and locks may not \
+         work across hosts on this file system. If that vmeter has ended, remove {}",
         dir.display(), dir.join(NAME).display()
     )]
     Elsewhere {

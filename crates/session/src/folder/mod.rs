@@ -58,7 +58,8 @@ impl Folder {
         check_free(dir)?;
         files::private_folder(dir).with_context(|| {
             format!(
-                "cannot make the folder {} for the runs: choose one that can be written with --save DIR",
+                "cannot make the folder {} for the runs: with --save DIR, choose a folder that \
+                 you can write to",
                 dir.display()
             )
         })?;

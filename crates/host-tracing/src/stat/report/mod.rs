@@ -119,7 +119,7 @@ fn columns(report: &TraceReport) -> Option<String> {
         let of = match report.vcpu_time_s {
             Some(s) => format!(
                 "share = part of the vCPUs' recorded time ({}); for system calls, interrupts and \
-                    work: part of the trace's duration",
+                 kernel work items: part of the trace's duration",
                 compact_seconds(s)
             ),
             None => "share = of the trace's duration".to_owned(),

@@ -74,9 +74,9 @@ pub(super) fn critical_chain(timeline: &Timeline, ready: &str) -> Outline {
         children: links,
     };
     Outline {
-        legend: "From what the run is measured to back to the VMM's exec: each link ends where \
-                 the one above it begins, and nothing in it overlaps. The time after \"@\" is \
-                 when it began, after \"+\" how long it was waited for."
+        legend: "From the event that ends the run back to the VMM's exec: each link ends where \
+            the link above it begins, and links do not overlap. After \"@\": when the link \
+            began. After \"+\": how long the run waited for it."
             .into(),
         roots: vec![root],
     }

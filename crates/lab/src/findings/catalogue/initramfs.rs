@@ -21,8 +21,8 @@ fn all_modules(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(
     let cache = builder.cache.join("appliances");
     let build = |spec| vmeter_appliance::build_in(&cache, spec).map_err(|e| e.to_string());
     if build(&usual)?.sha256 == build(&all)?.sha256 {
-        return Err("of this kernel's modules those for virtio need none that the blacklist \
-                    names (it has no drm and no sound): both initramfs are the same"
+        return Err("this kernel's virtio modules need no module that the blacklist names (the \
+            kernel has no drm and no sound): both initramfs are the same"
             .into());
     }
     builder.initramfs(spec, &all)
@@ -47,7 +47,7 @@ fn with_true(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(),
 
 pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
-    what: "glibc and its linker are unpacked, and link a program of a few lines",
+    what: "the guest unpacks glibc and its linker, which link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
     stand_in: "one dynamically linked glibc program; vmeter's init uses no C library, so it does \
         not need this program",
@@ -112,15 +112,15 @@ fn with_debug_info(builder: &MachineBuilder<'_>, _: &mut MachineSpec) -> Result<
     let (all, debugged) = vmeter_appliance::debugged_modules(&folder)
         .map_err(|error| format!("{}: {error}", folder.display()))?;
     Err(format!(
-        "{debugged} of this kernel's {all} modules hold debugging sections; vmeter's appliances \
-         strip any that do"
+        "{debugged} of this kernel's {all} modules hold debugging sections; when vmeter builds \
+         an appliance, it strips these sections"
     ))
 }
 
 pub(super) const STRIP: Finding = Finding {
     cause: registry::INITRAMFS_STRIP,
-    what: "the guest unpacks and reads debugging sections, which it does not need and `strip -g` \
-        removes",
+    what: "the guest unpacks and reads debugging sections that it does not need; `strip -g` \
+        removes them",
     published: "126 KB of modules (minimal kernel), 347 KB (distribution's)",
     stand_in: "",
     expected: &["initcall populate_rootfs"],

@@ -19,7 +19,7 @@ pub(super) const ENTRY: Finding = Finding {
         absent: |machine| machine.has_no_packed_kernel(),
         changes: &[UserChange::Make("vmlinux", files::enter_by_pvh)],
         // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
-        gives_up: "KASLR, which the decompressor does; the kernel's file is an unpacked copy",
+        gives_up: "KASLR: the decompressor does it, and this kernel's file is already unpacked",
         needs: Some(Allow::Insecure),
         safe_if: &["nokaslr"],
         breaks: &[Keep::Kernel],

@@ -49,7 +49,8 @@ const EIGHT_BRIDGES: &[&str] = &[
 pub(super) const PROBE: Finding = Finding {
     cause: registry::PCI_PROBE,
     what: "configuration space is read and written word by word, each an exit",
-    published: "95 ms (pci_subsys_init); present devices cost, an empty slot is free",
+    published: "95 ms (pci_subsys_init); each device that is present costs time, an empty slot \
+        costs none",
     stand_in: "",
     expected: &[
         "initcall acpi_init",

@@ -236,7 +236,7 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.consoles() {
             let note = match &self.result.console_share {
                 Some(share) => format!(
-                    "{:.0} characters of a verbose boot, {} of it",
+                    "a verbose boot prints {:.0} characters, which take {} of its time",
                     share.bytes.mean,
                     brief_percent(share.share.mean)
                 ),

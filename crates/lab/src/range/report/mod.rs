@@ -211,7 +211,8 @@ impl<'a> RangeReport<'a> {
         let [then, of_then] = slow.before;
         let new = if change.sizing.is_some() { "new " } else { "" };
         Some(format!(
-            "{now} of {of} {new}boots take {:.1} times as long, before it {then} of {of_then}",
+            "{now} of {of} {new}boots take {:.1} times as long; before this commit, {then} of \
+             {of_then} did",
             slow.times
         ))
     }
@@ -247,7 +248,8 @@ impl<'a> RangeReport<'a> {
                 .map_or(1.0, |r| r.mean)
                 .powf(1.0 / commits.len().max(1) as f64);
             return format!(
-                "Over {} commits it got {verdict} little by little: {last} against {first} {figures}, {:+.2} % a commit. No single commit made it.",
+                "Over {} commits the boot got {verdict} little by little: {last} against {first} \
+                 {figures}, {:+.2} % per commit. No single commit caused this.",
                 commits.len(),
                 100.0 * (each - 1.0)
             );

@@ -372,7 +372,7 @@ impl Report for RestoreReport<'_> {
         }
         if let Some(table) = self.pages(if all { usize::MAX } else { OWNERS }) {
             let note =
-                "4 KiB pages of the snapshot; a page that is read brings up to 15 neighbours";
+                "4 KiB pages of the snapshot; a read of one page also loads up to 15 neighbours";
             document.heading("Mapped at the first answer", note);
             document.push(Block::Table(table));
         }

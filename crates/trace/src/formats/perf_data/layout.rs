@@ -74,8 +74,8 @@ impl Layout {
         let head = bytes(Part { at: 0, size: HEAD })?;
         match number(&head, 8) {
             Some(PIPE_HEAD) => {
-                return Err("perf wrote it to a pipe: `perf inject -i FILE -o OTHER` makes a \
-                            file of it that can be read"
+                return Err("perf wrote it to a pipe: `perf inject -i FILE -o OTHER` converts it \
+                    to a file that vmeter can read"
                     .into())
             }
             Some(size) if size >= HEAD && head.len() as u64 == HEAD => {}
