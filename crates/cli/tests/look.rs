@@ -197,11 +197,7 @@ fn a_vmm_without_a_kernel_is_told_so_and_grows_by_nothing() {
             return eprintln!("skipped: {}", ran.stderr);
         }
         assert_eq!(ran.status, 3, "{}", ran.stderr);
-        assert!(
-            ran.stderr.contains("found no Linux kernel in the guest's RAM"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.stderr.contains("found no Linux kernel in the guest's RAM"), "{}", ran.stderr);
         let after = held(vmm.0.id());
         assert_eq!(after.0, before.0, "blocks of a file of RAM");
         assert!(after.1 < before.1 + 1024, "{before:?} {after:?}");

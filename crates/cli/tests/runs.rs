@@ -241,6 +241,7 @@ fn what_is_rather_the_hosts_fails_no_gate() {
     let slow_host = gate(&boots("11", 1.4, 0.0));
     assert!(told(&slow_host.stdout), "{}", slow_host.stdout);
     assert_eq!(slow_host.status, 4, "{}", slow_host.stderr);
-    let why = ["nearly every part", "--baseline"].iter().all(|word| slow_host.stderr.contains(word));
+    let why =
+        ["nearly every part", "--baseline"].iter().all(|word| slow_host.stderr.contains(word));
     assert!(why, "{}", slow_host.stderr);
 }

@@ -185,11 +185,13 @@ impl Repeats {
         let planned = self.wanted(&against_the_first(machines));
         let Some(wanted) = planned.filter(|wanted| *wanted > runs) else {
             // What was planned by the size of differences is an estimate of its own.
-            return (seen > effect).then(|| format!(
+            return (seen > effect).then(|| {
+                format!(
                 "--detect {effect}: vmeter planned {runs} runs of each machine to find {effect} \
                  %, but the noise of all runs is larger, and with 80 % power they find only \
                  {seen:.1} %: --runs N makes more"
-            ));
+            )
+            });
         };
         Some(format!(
             "--detect {effect}: with this noise, a difference of {effect} % needs {wanted} runs \

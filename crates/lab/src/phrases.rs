@@ -20,8 +20,10 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
             "this host, not the VMM, caused the failure: --resume repeats the run".into()
         }
         Outcome::VmmFailed { status, .. } if was_killed(status) => {
-            format!("the VMM was killed ({status}), but not by vmeter: dmesg shows whether the \
-                OOM killer did it")
+            format!(
+                "the VMM was killed ({status}), but not by vmeter: dmesg shows whether the \
+                OOM killer did it"
+            )
         }
         Outcome::VmmFailed { status, stderr } => match telling(stderr) {
             Some(why) => format!("the VMM failed ({status}): {}", cut(&why)),

@@ -217,9 +217,11 @@ fn appliance(
 
 fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a KernelPaths> {
     modules.ok_or_else(|| {
-        usage(format!("{why} needs the kernel's modules, and vmeter has modules only for the \
+        usage(format!(
+            "{why} needs the kernel's modules, and vmeter has modules only for the \
             kernels in its cache: give --kernel one that `vmeter kernel list` shows, or use your \
-            own --initrd"))
+            own --initrd"
+        ))
     })
 }
 

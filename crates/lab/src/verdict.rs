@@ -136,8 +136,10 @@ pub(crate) fn interval_pct(comparison: &Comparison) -> f64 {
 fn level(comparison: &Comparison) -> Option<String> {
     let sure = interval_pct(comparison);
     ((sure - 95.0).abs() >= 1e-6).then(|| {
-        format!("The brackets are {sure} % intervals, because vmeter tested these runs several \
-            times while it made them.")
+        format!(
+            "The brackets are {sure} % intervals, because vmeter tested these runs several \
+            times while it made them."
+        )
     })
 }
 

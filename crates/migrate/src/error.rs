@@ -45,8 +45,10 @@ pub enum MigrateError {
         error: QmpError,
     },
     /// The guest is not heard.
-    #[error("the guest {what} within {seconds} s; does the guest own the first serial port \
-        (0x3f8), and is --memory large enough?")]
+    #[error(
+        "the guest {what} within {seconds} s; does the guest own the first serial port \
+        (0x3f8), and is --memory large enough?"
+    )]
     Silent {
         /// What it did not do.
         what: &'static str,

@@ -296,8 +296,10 @@ pub fn points(
     }
     let count = swept.iter().try_fold(1usize, |n, (_, values)| n.checked_mul(values.len()));
     if count.is_none_or(|count| count == 0 || count > MAX_POINTS) {
-        let message = format!("expected 1 to {MAX_POINTS} points; vary fewer parameters or \
-            values at a time");
+        let message = format!(
+            "expected 1 to {MAX_POINTS} points; vary fewer parameters or \
+            values at a time"
+        );
         return Err(MigrateError::Usage(message));
     }
     let mut all: Vec<Settings> = vec![Vec::new()];

@@ -149,8 +149,10 @@ pub fn predict(known: &Known) -> Predicted {
             rounds: None,
             total_s: None,
             downtime_s: None,
-            because: format!("{race_lost}; auto-converge slows the guest until its dirty rate is \
-                below the bandwidth"),
+            because: format!(
+                "{race_lost}; auto-converge slows the guest until its dirty rate is \
+                below the bandwidth"
+            ),
         };
     }
     never(race_lost)

@@ -71,8 +71,10 @@ pub enum RouteError {
     #[error("the eventfd blocks; make it with EFD_NONBLOCK, so that its count can be read safely")]
     Blocking,
     /// No eventfd could be made.
-    #[error("cannot make an eventfd: {0}; each vector needs one, and `ulimit -n` limits their \
-        number")]
+    #[error(
+        "cannot make an eventfd: {0}; each vector needs one, and `ulimit -n` limits their \
+        number"
+    )]
     EventFd(#[source] Errno),
 }
 

@@ -255,8 +255,13 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
         // Of a VMM that vmeter was not told of, the signal says it.
         None | Some("host-signal") if run.exit.told_by.is_some() && !says(POWER_DOWN) => {
             let by = run.exit.told_by.as_deref().unwrap_or_default();
-            End::new(Cause::Launcher, format!("a signal from {by}; {by} then exited with status \
-                0"))
+            End::new(
+                Cause::Launcher,
+                format!(
+                    "a signal from {by}; {by} then exited with status \
+                0"
+                ),
+            )
         }
         Some("guest-shutdown") => End::new(Cause::PowerOff, "QMP: guest-shutdown"),
         Some(reason @ ("guest-reset" | "subsystem-reset")) => match restarting {
@@ -373,8 +378,11 @@ fn timed_out(run: &Run<'_>, clues: &EndEvidence, last: String) -> String {
     let lines = |said: &str| clues.console.iter().filter(|line| line.contains(said)).count();
     let restarts = RESTARTING.into_iter().map(lines).max().unwrap_or(0);
     if restarts > 0 {
-        said = format!("{said}; the guest's kernel restarted the machine {} (source: the \
-            console)", times(restarts));
+        said = format!(
+            "{said}; the guest's kernel restarted the machine {} (source: the \
+            console)",
+            times(restarts)
+        );
     } else if clues.resets > 0 {
         let why = if clues.triple_faults > 0 { ", by triple faults" } else { "" };
         said = format!("{said}; its machine was reset {}{why}", times(clues.resets as usize));
@@ -395,11 +403,16 @@ fn and_left(exit: &Exit, what: &str) -> String {
     let mut said = what.to_owned();
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
-        said += &format!("{LEFT}vmeter also ended {ended}, because its launcher was still \
-            running");
+        said += &format!(
+            "{LEFT}vmeter also ended {ended}, because its launcher was still \
+            running"
+        );
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {
-        said += &format!("{LEFT}{} (pid {}) is still running: vmeter did not end it", vmm.name, vmm.pid);
+        said += &format!(
+            "{LEFT}{} (pid {}) is still running: vmeter did not end it",
+            vmm.name, vmm.pid
+        );
     }
     said
 }

@@ -223,7 +223,10 @@ pub fn record<R: Recorder<Parameters = Parameters>>(
         (Some(Accel::Icount), _) => ("virtual time, ns since the machine began to run", 0),
         (_, Some(_)) => (BY_KVM_OFFSET, KVM_ERROR_NS),
         (Some(Accel::Tcg), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
-        _ => ("guest TSC, which was 0 at a moment between the VMM's main and the machine's start", UNKNOWN_ERROR_NS),
+        _ => (
+            "guest TSC, which was 0 at a moment between the VMM's main and the machine's start",
+            UNKNOWN_ERROR_NS,
+        ),
     };
     let offset = TscOffset { tsc_offset, tsc_offset_spread: None };
     recorder::record::<R>(&[file], clock, error_ns, &Parameters { accel, offset })

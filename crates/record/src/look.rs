@@ -232,8 +232,11 @@ fn tie(run: &mut RunRecord, ticks: Option<ticks::Tied>) -> bool {
     };
     let late = known.unwrap_or_else(since_start) as f64 * passed / cycles + early;
     let by = match (ticks, known) {
-        (Some(ticks), Some(_)) => format!("{} samples of the time at which the guest last read \
-            its clock", ticks.reads),
+        (Some(ticks), Some(_)) => format!(
+            "{} samples of the time at which the guest last read \
+            its clock",
+            ticks.reads
+        ),
         _ => "the VMM's start".to_owned(),
     };
     let words = format!(

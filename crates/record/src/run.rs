@@ -520,7 +520,10 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
         command: record.argv.first().cloned().unwrap_or_default(),
         seconds: exit.total_ns as f64 / 1e9,
         asked: exit.asked.as_ref().map_or_else(String::new, |asked| {
-            format!(": {} asked {}, so the output does not come from a guest", asked.who, asked.whom)
+            format!(
+                ": {} asked {}, so the output does not come from a guest",
+                asked.who, asked.whom
+            )
         }),
         left: match named.is_empty() {
             true => String::new(),

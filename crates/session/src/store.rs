@@ -380,8 +380,10 @@ impl<P: Planned> Session<P> {
         }
         if self.record.machines.is_empty() && has_runs(&self.dir) {
             let dir = self.dir.display();
-            return usage(format!("{dir}: session.json names no machines, so no run belongs to a \
-                machine"));
+            return usage(format!(
+                "{dir}: session.json names no machines, so no run belongs to a \
+                machine"
+            ));
         }
         if !goes_on(&self.record.command) {
             return usage(format!(

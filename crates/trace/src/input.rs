@@ -213,8 +213,10 @@ fn unpack(mut stream: impl Read, budget: Arc<Budget>) -> io::Result<RandomAccess
             Ok(got) => got,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             Err(e) => {
-                problem = Some(format!("the compressed stream is cut off or damaged after {len} \
-                    bytes: {e}"));
+                problem = Some(format!(
+                    "the compressed stream is cut off or damaged after {len} \
+                    bytes: {e}"
+                ));
                 break;
             }
         };

@@ -67,8 +67,12 @@ impl<'a> DirtyReport<'a> {
         let DirtySpeedup { strategy, over, smallest: low, largest: high, .. } = speedup;
         let from = Quantity::exact(speedup.slots_from_bytes as f64, Unit::Bytes).inline();
         if high - low < 1.0 {
-            format!("In clean slots of {from} or more, {} reads the bitmap {low:.0} times as \
-                fast as {}. {checked}", explained(*strategy), explained(*over))
+            format!(
+                "In clean slots of {from} or more, {} reads the bitmap {low:.0} times as \
+                fast as {}. {checked}",
+                explained(*strategy),
+                explained(*over)
+            )
         } else {
             format!(
                 "In clean slots of {from} or more, {} reads the bitmap {low:.0} to {high:.0} \

@@ -217,7 +217,10 @@ impl Cause<'_> {
                     Frame::Life(_) => {
                         "keep each other off the CPU, because they share too few".into()
                     }
-                    _ => format!("is ready but has no CPU: other threads of {} use it", self.view.threads(rival)),
+                    _ => format!(
+                        "is ready but has no CPU: other threads of {} use it",
+                        self.view.threads(rival)
+                    ),
                 }
             }
             (End::Cpu(rival), None) => {
@@ -342,46 +345,130 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             (format!("let it use another CPU (taskset -p), or give {rival} a lower priority or another CPU"),
              "perf sched record -- sleep 5 && perf sched timehist")
         }
-        (Why::NoCpu, _) => ("run fewer threads beside it, or give it its own CPUs".into(), "perf sched record -- sleep 5 && perf sched timehist"),
-        (Why::Throttled, _) => ("raise the cgroup's cpu.max, or use less CPU time".into(), "grep . /sys/fs/cgroup/CGROUP/cpu.stat"),
-        (Why::Stopped, _) => ("find the process that sends it SIGSTOP or traces it".into(), "perf trace -e kill,tgkill,ptrace -a sleep 5"),
+        (Why::NoCpu, _) => (
+            "run fewer threads beside it, or give it its own CPUs".into(),
+            "perf sched record -- sleep 5 && perf sched timehist",
+        ),
+        (Why::Throttled, _) => (
+            "raise the cgroup's cpu.max, or use less CPU time".into(),
+            "grep . /sys/fs/cgroup/CGROUP/cpu.stat",
+        ),
+        (Why::Stopped, _) => (
+            "find the process that sends it SIGSTOP or traces it".into(),
+            "perf trace -e kill,tgkill,ptrace -a sleep 5",
+        ),
         (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
             "send a message by one write, or set TCP_NODELAY: Nagle's algorithm delays the last \
-             part of a message until the peer sends its delayed acknowledgement".into(),
-            "strace -f -T -e trace=network,read,write -p PID"),
-        (Why::Timer, _) if cause.lock().is_some() => ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5"),
+             part of a message until the peer sends its delayed acknowledgement"
+                .into(),
+            "strace -f -T -e trace=network,read,write -p PID",
+        ),
+        (Why::Timer, _) if cause.lock().is_some() => {
+            ("do not sleep while the lock is held".into(), "perf trace -s -p PID sleep 5")
+        }
         (Why::Timer, _) if cause.held_back() => (
             "find what makes the vCPU's thread sleep while its guest has work, e.g. a \
-                migration's auto-converge, or retries of a call".into(),
-            "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
-        (Why::Timer, _) => ("wait for the event itself (eventfd, futex, epoll), not for a period".into(), "strace -f -T -e trace=/nanosleep,/poll,futex -p PID"),
-        (Why::Lock, _) => ("hold the lock for a shorter time, or give each thread its own lock; \
-            do not sleep or do I/O while holding it".into(), "perf trace -s -p PID sleep 5"),
-        (Why::Grace, _) => (format!("keep {call} out of the request's path, or call it once for \
-            many requests: each call waits for a grace period"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
-        (Why::Work, _) if cause.is_interrupted() => ("have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(), "perf stat -e irq:softirq_entry -a -A sleep 5"),
-        (Why::Work | Why::EveryCpu, _) => (format!("keep {call} out of the request's path, or \
-            make one call for many requests"), "trace-cmd record -e raw_syscalls -e sched -e workqueue"),
-        (Why::Device | Why::SlowSync, _) if syncs(call) => (format!("make fewer {call} calls, \
-            each for many requests, or use a faster disk"), "perf trace -s -p PID sleep 5"),
-        (Why::Device, _) => (format!("keep the data in memory (page cache, read-ahead), or use a \
-            faster disk; {call} waits for the data"), "biolatency-bpfcc 5 1"),
+                migration's auto-converge, or retries of a call"
+                .into(),
+            "strace -f -T -e trace=/nanosleep,/poll,futex -p PID",
+        ),
+        (Why::Timer, _) => (
+            "wait for the event itself (eventfd, futex, epoll), not for a period".into(),
+            "strace -f -T -e trace=/nanosleep,/poll,futex -p PID",
+        ),
+        (Why::Lock, _) => (
+            "hold the lock for a shorter time, or give each thread its own lock; \
+            do not sleep or do I/O while holding it"
+                .into(),
+            "perf trace -s -p PID sleep 5",
+        ),
+        (Why::Grace, _) => (
+            format!(
+                "keep {call} out of the request's path, or call it once for \
+            many requests: each call waits for a grace period"
+            ),
+            "trace-cmd record -e raw_syscalls -e sched -e workqueue",
+        ),
+        (Why::Work, _) if cause.is_interrupted() => (
+            "have another CPU take these interrupts (/proc/irq/*/smp_affinity, rps_cpus)".into(),
+            "perf stat -e irq:softirq_entry -a -A sleep 5",
+        ),
+        (Why::Work | Why::EveryCpu, _) => (
+            format!(
+                "keep {call} out of the request's path, or \
+            make one call for many requests"
+            ),
+            "trace-cmd record -e raw_syscalls -e sched -e workqueue",
+        ),
+        (Why::Device | Why::SlowSync, _) if syncs(call) => (
+            format!(
+                "make fewer {call} calls, \
+            each for many requests, or use a faster disk"
+            ),
+            "perf trace -s -p PID sleep 5",
+        ),
+        (Why::Device, _) => (
+            format!(
+                "keep the data in memory (page cache, read-ahead), or use a \
+            faster disk; {call} waits for the data"
+            ),
+            "biolatency-bpfcc 5 1",
+        ),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
-        (Why::Child, _) => ("do the work in the process itself, or do many pieces of work in one \
-            process".into(), "strace -f -c -e trace=process -p PID"),
-        (Why::Burst, _) => (format!("use one {call} for many items (a buffer, writev, io_uring), \
-            not one for each item"), "strace -f -c -p PID"),
-        (Why::Busy, _) => (format!("call {call} less often, with more work in each call"), "perf record -g -p PID sleep 5"),
-        (Why::SlowCall | Why::InCall, _) => (format!("call {call} less often; a kernel trace \
-            shows what it waits for"), "vmeter explain --pid PID"),
-        (Why::Faults, End::Dropped(by)) => (format!("make {} return memory less often, and only \
-            memory that is not used", view.threads(by)), "perf stat -e minor-faults -p PID sleep 5"),
-        (Why::Faults, _) => ("keep and reuse the memory, or allocate it in advance \
-            (MAP_POPULATE, huge pages)".into(), "perf stat -e minor-faults,major-faults -p PID sleep 5"),
-        (Why::HandOver, _) => ("hand over less often: more work at a time".into(), "perf sched record -- sleep 5 && perf sched timehist -w"),
-        (Why::Asleep, _) => ("record wake-ups and interrupts (sched_waking, irq:*)".into(), "vmeter explain --pid PID"),
-        (Why::Walks | Why::Grows, _) => ("do the work for the new item only, not for all before it".into(), "perf record -g -p PID sleep 5"),
-        _ => ("look into that thread: its own code takes the time".into(), "perf record -g -p PID sleep 5"),
+        (Why::Child, _) => (
+            "do the work in the process itself, or do many pieces of work in one \
+            process"
+                .into(),
+            "strace -f -c -e trace=process -p PID",
+        ),
+        (Why::Burst, _) => (
+            format!(
+                "use one {call} for many items (a buffer, writev, io_uring), \
+            not one for each item"
+            ),
+            "strace -f -c -p PID",
+        ),
+        (Why::Busy, _) => (
+            format!("call {call} less often, with more work in each call"),
+            "perf record -g -p PID sleep 5",
+        ),
+        (Why::SlowCall | Why::InCall, _) => (
+            format!(
+                "call {call} less often; a kernel trace \
+            shows what it waits for"
+            ),
+            "vmeter explain --pid PID",
+        ),
+        (Why::Faults, End::Dropped(by)) => (
+            format!(
+                "make {} return memory less often, and only \
+            memory that is not used",
+                view.threads(by)
+            ),
+            "perf stat -e minor-faults -p PID sleep 5",
+        ),
+        (Why::Faults, _) => (
+            "keep and reuse the memory, or allocate it in advance \
+            (MAP_POPULATE, huge pages)"
+                .into(),
+            "perf stat -e minor-faults,major-faults -p PID sleep 5",
+        ),
+        (Why::HandOver, _) => (
+            "hand over less often: more work at a time".into(),
+            "perf sched record -- sleep 5 && perf sched timehist -w",
+        ),
+        (Why::Asleep, _) => (
+            "record wake-ups and interrupts (sched_waking, irq:*)".into(),
+            "vmeter explain --pid PID",
+        ),
+        (Why::Walks | Why::Grows, _) => (
+            "do the work for the new item only, not for all before it".into(),
+            "perf record -g -p PID sleep 5",
+        ),
+        _ => (
+            "look into that thread: its own code takes the time".into(),
+            "perf record -g -p PID sleep 5",
+        ),
     };
     (fix, check.to_string())
 }

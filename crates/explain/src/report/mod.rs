@@ -109,8 +109,11 @@ impl<'a> ExplainReport<'a> {
             return;
         }
         let shown = if detail == Detail::Full { all.len() } else { all.len().min(MOST_VCPUS) };
-        document.heading("Time of each vCPU", "share of the time during which the vCPU is in the \
-            trace");
+        document.heading(
+            "Time of each vCPU",
+            "share of the time during which the vCPU is in the \
+            trace",
+        );
         let mut facts: Vec<Fact> = all.iter().take(shown).map(vcpu).collect();
         if shown < all.len() {
             let more = grouped(&(all.len() - shown).to_string());

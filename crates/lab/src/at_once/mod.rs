@@ -135,7 +135,8 @@ impl Waves {
         }
         let kept = state.kept.remove(&request.index);
         let (dir, record) = kept.context("vmeter did not make this concurrent run")?;
-        moved(&dir, request.dir).context("cannot save a run that ran at the same time as others")?;
+        moved(&dir, request.dir)
+            .context("cannot save a run that ran at the same time as others")?;
         Ok(record)
     }
 }

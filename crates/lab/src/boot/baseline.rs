@@ -22,7 +22,8 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     if !trust::is_ours(&session.dir) {
         return Err(
             "this user's vmeter did not make the session's folder, or something changed the \
-             folder later".into()
+             folder later"
+                .into(),
         );
     }
     if !leads_here(&session, &machine.spec) {

@@ -162,7 +162,10 @@ pub(crate) fn of_own(
             UserRemedy::Remedy(remedy) => {
                 let unsafe_here = || {
                     let needs = remedy.needs.filter(|_| !remedy.is_safe_in(&own))?;
-                    Some(format!("it gives up {}; to allow that: vmeter tune --allow {needs}", remedy.gives_up))
+                    Some(format!(
+                        "it gives up {}; to allow that: vmeter tune --allow {needs}",
+                        remedy.gives_up
+                    ))
                 };
                 let absent = own.closed().or_else(|| (remedy.absent)(&own));
                 let made = match absent.or_else(unsafe_here) {

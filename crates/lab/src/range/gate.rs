@@ -42,7 +42,10 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
-                format!("the mean since {}, whose slow boots did not recur in new boots,", name(*last))
+                format!(
+                    "the mean since {}, whose slow boots did not recur in new boots,",
+                    name(*last)
+                )
             }
             (Some(_), _) => format!("{}, seen once and not again,", name(*last)),
             (None, _) => format!("{} over {}, slower or faster,", name(*last), name(change.before)),

@@ -220,7 +220,10 @@ pub(super) fn by_command(
         found.dedup();
     }
     if let Some(missing) = found.iter().find(|file| !file.is_file()) {
-        return bad(format!("{}: --image names this file, but it does not exist", missing.display()));
+        return bad(format!(
+            "{}: --image names this file, but it does not exist",
+            missing.display()
+        ));
     }
     if found.is_empty() {
         return bad(

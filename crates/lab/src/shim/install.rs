@@ -63,7 +63,8 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
         usage("--real and --records: the path is not UTF-8, so vmeter cannot store it")
     })?;
     text.push(b'\n');
-    let cannot = || format!("cannot install {}: choose another place with --as FILE", file.display());
+    let cannot =
+        || format!("cannot install {}: choose another place with --as FILE", file.display());
     let folder = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).with_context(cannot)?;
     put(&Config::beside(&file), 0o644, |path| fs::write(path, &text)).with_context(cannot)?;
@@ -81,7 +82,10 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     }
     let whole = real.canonicalize().unwrap_or_else(|_| real.to_owned());
     if !matches!(Config::of(&whole), Ok(None)) {
-        return Err(usage(format!("{} is itself a shim: give the path of the real VMM with --real", real.display())));
+        return Err(usage(format!(
+            "{} is itself a shim: give the path of the real VMM with --real",
+            real.display()
+        )));
     }
     let own = Config::of(file).ok().flatten();
     let taken = match (file.symlink_metadata(), own) {

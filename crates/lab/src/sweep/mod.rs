@@ -306,8 +306,10 @@ fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session)
         hints.push(format!("vmeter diff {a} {b}  # all that differs"));
     } else if let [first, .., last] = points {
         let (a, b) = (quoted(&first.label), quoted(&last.label));
-        hints.push(format!("vmeter diff {a} {b}  # how the first and last point of the sweep \
-            differ"));
+        hints.push(format!(
+            "vmeter diff {a} {b}  # how the first and last point of the sweep \
+            differ"
+        ));
     }
     let noisy = points.iter().filter_map(|p| p.total).any(|t| t.n > 1 && t.sd > 0.0);
     if noisy {

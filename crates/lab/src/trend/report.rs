@@ -33,8 +33,12 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || ". So few sessions cannot show a change that affects a quarter of them".into(),
-                |pct| format!(". vmeter would have found, with 80 % power, a change of {pct:.1} \
-                    % that affects a quarter of them"),
+                |pct| {
+                    format!(
+                        ". vmeter would have found, with 80 % power, a change of {pct:.1} \
+                    % that affects a quarter of them"
+                    )
+                },
             ),
             _ => String::new(),
         };
@@ -186,9 +190,13 @@ impl Report for TrendReport<'_> {
         }
         if self.result.copies > 0 {
             let some = match self.result.copies {
-                1 => "1 session is a copy of another session here: vmeter counts it only once".into(),
-                n => format!("{n} sessions are copies of other sessions here: vmeter counts each \
-                    only once"),
+                1 => {
+                    "1 session is a copy of another session here: vmeter counts it only once".into()
+                }
+                n => format!(
+                    "{n} sessions are copies of other sessions here: vmeter counts each \
+                    only once"
+                ),
             };
             notices.push(Notice::new(NoticeKind::Note, some));
         }

@@ -150,7 +150,8 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
     let reason = match &standing.fate {
         Fate::Out(why) => why.clone(),
         _ if !recommended => "vmeter could not show that the tuned machine is both faster and \
-            equivalent".to_owned(),
+            equivalent"
+            .to_owned(),
         Fate::In(why) => why.clone(),
         Fate::Open => "not measured by itself: the budget had no room".to_owned(),
     };

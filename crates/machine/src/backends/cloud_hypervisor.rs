@@ -154,8 +154,10 @@ fn console(argv: &[OsString]) -> Console {
     let is_tty = |option: &str| argv::long(argv, option).map(|(_, value)| value == "tty");
     match (is_tty("serial"), is_tty("console")) {
         (Some(true), _) => Console::Stdout("--serial tty"),
-        (_, None) => Console::Stdout("the virtio console (hvc0), because --serial tty is not \
-            given"),
+        (_, None) => Console::Stdout(
+            "the virtio console (hvc0), because --serial tty is not \
+            given",
+        ),
         (_, Some(true)) => Console::Stdout("--console tty"),
         (_, Some(false)) => Console::Elsewhere("add --serial tty to see them"),
     }

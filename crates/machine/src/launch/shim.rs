@@ -107,10 +107,7 @@ impl Config {
                 _ => return Ok(real),
             }
         }
-        Err(format!(
-            "{}: expected a VMM, found vmeter shims that start each other",
-            real.display()
-        ))
+        Err(format!("{}: expected a VMM, found vmeter shims that start each other", real.display()))
     }
 
     /// True for a command line that boots a guest, and is to be recorded.

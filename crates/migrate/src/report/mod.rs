@@ -51,8 +51,11 @@ impl<'a> MigrateReport<'a> {
             (n, _) if n == runs.len() => "the guest runs on at the source every time.".to_owned(),
             (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
             (0, _) => "the guest is lost: it failed after it had begun to run at the \
-                destination.".to_owned(),
-            (n, _) => format!("in {n} of {} runs the guest continues to run on the source.", runs.len()),
+                destination."
+                .to_owned(),
+            (n, _) => {
+                format!("in {n} of {} runs the guest continues to run on the source.", runs.len())
+            }
         };
         format!("The {side} was killed in the middle of the migration: {left}")
     }
@@ -204,8 +207,10 @@ impl<'a> MigrateReport<'a> {
             let left = match on.len() {
                 0 => String::new(),
                 all if all == going => " The guest runs on at the source.".into(),
-                all => format!(" In {going} of {all} runs the guest continues to run on the \
-                    source."),
+                all => format!(
+                    " In {going} of {all} runs the guest continues to run on the \
+                    source."
+                ),
             };
             let stop = if point.reason.ends_with('.') { "" } else { "." };
             reasons.push(format!("{}: {}{stop}{left}", self.label(point), point.reason));

@@ -73,9 +73,11 @@ impl DeviceMap {
             }
         }
         if map == DeviceMap::default() {
-            return Err("it has no flat view of the I/O or the memory address space; expected the \
+            return Err(
+                "it has no flat view of the I/O or the memory address space; expected the \
                 output of `info mtree -f` in QEMU's monitor"
-                .into());
+                    .into(),
+            );
         }
         map.ports.sort_by_key(|r| r.first);
         map.memory.sort_by_key(|r| r.first);

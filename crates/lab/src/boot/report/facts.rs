@@ -48,8 +48,12 @@ impl BootReport<'_> {
                     format!(", which adds {} to it", added_percent(ratio))
                 });
                 let value = format!("instructions in run {run}, a boot of its own{cost}");
-                Fact::new("counted", value, "--watch full; none of the times below come from \
-                    this boot")
+                Fact::new(
+                    "counted",
+                    value,
+                    "--watch full; none of the times below come from \
+                    this boot",
+                )
             }));
         }
         facts.extend(self.resources());

@@ -33,8 +33,10 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
-            let no = || "use neither -nographic nor graphics=off, so that the BIOS has no serial \
-                console";
+            let no = || {
+                "use neither -nographic nor graphics=off, so that the BIOS has no serial \
+                console"
+            };
             (!on).then(|| no().into())
         },
         changes: &[UserChange::Arguments(&["-machine", "graphics=on"])],

@@ -149,8 +149,11 @@ pub(crate) fn conventional_board(_: &Path, argv: &mut Vec<OsString>) -> Result<(
 pub(crate) fn by_kvm(cache: &Path, argv: &mut Vec<OsString>) -> Result<(), String> {
     let probe = vmeter_machine::accel::probe(cache)?;
     if !matches!(probe.ring0, vmeter_kvm_probe::Quality::Native { .. }) {
-        return Err(format!("this host's KVM does not run guest kernel code natively on the CPU \
-            ({})", probe.ring0));
+        return Err(format!(
+            "this host's KVM does not run guest kernel code natively on the CPU \
+            ({})",
+            probe.ring0
+        ));
     }
     argv.extend(["-accel", "kvm"].map(OsString::from));
     Ok(())

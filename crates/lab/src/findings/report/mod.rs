@@ -246,8 +246,11 @@ impl<'a> FindingsReport<'a> {
             document.push(Block::Table(table));
         }
         if let Some(table) = self.exact() {
-            document.heading("In virtual time", "one boot of each machine; one instruction \
-                counts as one nanosecond");
+            document.heading(
+                "In virtual time",
+                "one boot of each machine; one instruction \
+                counts as one nanosecond",
+            );
             document.push(Block::Table(table));
         }
         let reasons = self.reasons();

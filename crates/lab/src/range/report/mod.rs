@@ -297,7 +297,11 @@ impl<'a> RangeReport<'a> {
         match change.place {
             Some([from, to]) if from < to => {
                 let name = |at: usize| self.result.commits.get(at).map_or("", short);
-                format!("; or a neighbouring commit, from {} to {} (95 % sure)", name(from), name(to))
+                format!(
+                    "; or a neighbouring commit, from {} to {} (95 % sure)",
+                    name(from),
+                    name(to)
+                )
             }
             _ => String::new(),
         }

@@ -146,8 +146,10 @@ impl<'a> SweepReport<'a> {
         let count = self.result.points.iter().filter(blind).count();
         (count > 0).then(|| {
             let all = self.result.points.len();
-            format!("How the guests of {count} of {all} points ended is not known: vmeter does \
-                not compare these points.")
+            format!(
+                "How the guests of {count} of {all} points ended is not known: vmeter does \
+                not compare these points."
+            )
         })
     }
 

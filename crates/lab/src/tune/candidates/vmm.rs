@@ -18,7 +18,8 @@ fn needs_defaults(machine: &OwnMachine) -> Option<String> {
     let has_serial = machine.has_option("serial");
     if machine.has_option("nographic") && !has_serial {
         return Some(
-            "only -nographic gives it its serial port, and -nodefaults would remove that port".into(),
+            "only -nographic gives it its serial port, and -nodefaults would remove that port"
+                .into(),
         );
     }
     (!has_serial).then(|| "no -serial names its console".into())

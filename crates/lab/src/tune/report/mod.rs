@@ -64,7 +64,10 @@ impl<'a> TuneReport<'a> {
                  times as fast. {searched}",
                 ratio_interval(ratio)
             ),
-            _ => format!("No step is recommended: a boot takes {}. {searched}", compact_seconds(before.mean)),
+            _ => format!(
+                "No step is recommended: a boot takes {}. {searched}",
+                compact_seconds(before.mean)
+            ),
         }
     }
 

@@ -82,8 +82,12 @@ impl Noise {
         let more = match (wants_more, words.next()) {
             (false, None) => 0.0,
             (true, Some(number)) => super::script::float(number)?,
-            _ => return Err(format!("noise {name}: expected KIND SIZE; ar1 also takes its \
-                correlation, and spell its number of runs")),
+            _ => {
+                return Err(format!(
+                    "noise {name}: expected KIND SIZE; ar1 also takes its \
+                correlation, and spell its number of runs"
+                ))
+            }
         };
         let valid = match kind {
             Kind::Ar1 => more < 1.0,

@@ -380,8 +380,11 @@ impl Builder<'_> {
             ("panic=-1".into(), "a panic ends the run"),
         ];
         if self.accel != Accel::Kvm {
-            words.push(("no_timer_check".into(), "on a loaded host, the kernel's timer test \
-                fails"));
+            words.push((
+                "no_timer_check".into(),
+                "on a loaded host, the kernel's timer test \
+                fails",
+            ));
         }
         if self.is_microvm() {
             words.push(("reboot=t".into(), "a microvm without ACPI ends by a reset"));

@@ -373,8 +373,10 @@ impl Pages {
         let there = self.end.saturating_sub(self.at);
         if u64::from(packed) > there {
             self.chunks = 0;
-            return stop(format!("the file has only {there} of the {packed} bytes of the next \
-                block"));
+            return stop(format!(
+                "the file has only {there} of the {packed} bytes of the next \
+                block"
+            ));
         }
         self.packed.resize(packed as usize, 0);
         let got = file.read_at(self.at, &mut self.packed).unwrap_or(0);
