@@ -116,7 +116,7 @@ fn a_guest_that_was_booted_again_is_refused() {
         "0",
     ]);
     assert_eq!(ran.status, 1, "{}", ran.stderr);
-    assert!(ran.stdout.contains("only a guest does that boots"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("which a guest prints only when it boots"), "{}", ran.stdout);
 }
 
 #[test]

@@ -31,9 +31,9 @@ pub enum DirtyError {
     },
     /// The slots of each of several VMs don't fit into its share.
     #[error(
-        "each of {vms} VMs needs at least {least} bytes for its slots, but its share of the \
-            memory is {most} bytes (of half of --memory, or of half of MemAvailable): measure \
-            fewer VMs with --vms, or define smaller slots with --slots FILE"
+        "{vms} VMs do not fit: each needs at least {least} bytes for its slots, but gets only \
+         {most} bytes (its share of half of --memory, or of half of MemAvailable). Measure fewer \
+         VMs with --vms, or define smaller slots with --slots FILE"
     )]
     TooManyVms {
         /// VMs at once.

@@ -79,8 +79,9 @@ pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Fou
     let log = logs(sides.b) - logs(sides.a);
     let Some(Between { sd, sessions }) = between else {
         return Err(format!(
-            "how much two sessions of this machine differ on this host is not known (fewer than \
-             {FEWEST} are saved), and the baseline is not booted beside it; it was {:+.1} %",
+            "vmeter does not know how much two sessions of this machine differ on this host: \
+             fewer than {FEWEST} are saved, and the baseline was not booted beside it. The \
+             difference was {:+.1} %",
             100.0 * log.exp_m1()
         ));
     };

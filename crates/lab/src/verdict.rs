@@ -95,7 +95,8 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
             )
         }
         Verdict::Undecidable => format!(
-            "Not decided which of {a} and {b} is faster: {b}'s typical run {typical}, but its mean is {mean} × {a}'s."
+            "It is undecided whether {a} or {b} is faster: {b}'s typical run {typical}, but its \
+             mean is {mean} × {a}'s."
         ),
     }];
     if let Some(tail) = &comparison.tail {
@@ -235,7 +236,7 @@ mod tests {
         let found = judged(30, &[2, 9, 17, 25], 1.5, 0.97);
         assert_eq!(found.verdict, Verdict::Undecidable);
         let said = sentence(&found);
-        assert!(said.starts_with("Not decided which of A and B is faster"), "{said}");
+        assert!(said.starts_with("It is undecided whether A or B is faster"), "{said}");
         assert!(said.contains("4 of 30 runs of B take 1.5 times as long"), "{said}");
         assert_eq!(verdict_words(&found), "not decided");
     }

@@ -28,7 +28,7 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
         return refuse("--accel icount", "virtual time cannot measure a migration; use tcg or kvm");
     }
     if spec.no_inject {
-        return refuse("--no-inject", "a migration needs a monitor and a guest of vmeter's");
+        return refuse("--no-inject", "a migration needs vmeter's monitor and vmeter's own guest");
     }
     let given = [
         ("--kernel", spec.kernel.is_some()),

@@ -73,7 +73,8 @@ impl Cause {
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was ended by a request from outside its guest",
             Cause::Launcher => "what started the VMM ended it",
-            Cause::Imitated => "the console read like a panic of the kernel, whose log has none; vmeter ended the run for it",
+            Cause::Imitated => "vmeter ended the run because the console seemed to show a kernel \
+                panic; the kernel's log has no panic",
             Cause::AnyVmm => "vmeter waited for a line on a console that several VMMs print to, \
                 so it cannot tell which guest printed the line; give each VMM a console file of \
                 its own (-serial file:FILE)",

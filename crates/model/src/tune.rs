@@ -38,9 +38,9 @@ vmeter_base::words! {
         Names = "names",
         /// What finds faults of the guest's kernel: watchdogs, tracers.
         Debug = "debug",
-        /// The kernel's file as it is.
+        /// The kernel's file, unchanged.
         Kernel = "kernel",
-        /// The initrd's file as it is.
+        /// The initrd's file, unchanged.
         Initrd = "initrd",
         /// Suspend and resume.
         Suspend = "suspend",
@@ -50,7 +50,7 @@ vmeter_base::words! {
 vmeter_base::words! {
     /// What `--allow` takes.
     pub enum Allow {
-        /// What makes a guest less safe, or its data.
+        /// Candidates that make a guest or its data less safe.
         Insecure = "insecure",
         /// Another kernel.
         KernelBuild = "kernel-build",

@@ -46,7 +46,7 @@ pub(crate) trait Home: Send + Sync {
 /// next commit, or is overwritten by it. To remove many at once, use
 /// [`Batch::remove`](crate::Batch::remove).
 #[derive(Clone)]
-#[must_use = "without a handle there is no route: its gate is closed, its irqfd detached"]
+#[must_use = "dropping the handle removes the route, closes its gate and detaches its irqfd"]
 pub struct Route(pub(crate) Arc<RouteInner>);
 
 pub(crate) struct RouteInner {

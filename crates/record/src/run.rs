@@ -670,9 +670,9 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
     let unseen = |vmm: &&str| !exit.has_vmm && !name.contains(&family(vmm));
     if let Some(vmm) = request.context.vmm.image.filter(unseen) {
         warnings.push(format!(
-            "what was launched stayed {name}, and none of its children was seen to execute \
-             {vmm}*: if one is it, it was not looked into; let the wrapper end in \
-             `exec {vmm}… …`"
+            "the launched program stayed {name}, and vmeter saw none of its children execute \
+             {vmm}*. If one of the children is the VMM, vmeter did not look into it: end the \
+             wrapper with `exec {vmm}… …`"
         ));
     }
 }

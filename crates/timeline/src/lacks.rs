@@ -48,8 +48,8 @@ fn rough(facts: &RunIndex<'_>) -> Option<String> {
     let typical = *errors.get(errors.len() / 2)?;
     (!lacking.is_empty() && typical > ROUGH_NS).then(|| {
         format!(
-            "the lines of the kernel's log are off by {:.1} ms, for its clock can't be read in its RAM; a \
-             kernel with {} has one that can, to 0.02 ms",
+            "the times of the kernel's log lines are off by {:.1} ms, because vmeter cannot read \
+             this kernel's clock in RAM; with {}, it can, to 0.02 ms",
             typical as f64 / 1e6,
             lacking.join(" and ")
         )

@@ -235,9 +235,10 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
              logged it {why}: vmeter ignores the line's time"
         ),
         count => format!(
-            "{count} lines of a kernel's log on the console, from {first:.3} s on, were logged \
-             earlier than that (dmesg or klogd printed them again, the console lagged, or \
-                the clock of their CPU had not begun): vmeter ignores their times"
+            "vmeter ignores the times of {count} kernel log lines on the console, from \
+             {first:.3} s on, because the kernel logged them earlier than the console showed \
+             them (dmesg or klogd printed them again, the console lagged, or the clock of their \
+             CPU had not begun)"
         ),
     })
 }

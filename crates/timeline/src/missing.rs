@@ -76,9 +76,9 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     });
     let unplaced = (facts.log_unplaced > 0).then(|| {
         format!(
-            "vmeter does not know the times of the {} records in the kernel's log, and names \
-                nothing from them: the console showed no line of the kernel, and its RAM has no \
-                clock that vmeter can read",
+            "vmeter does not know the times of the {} records in the kernel's log, so it names \
+             no span after them: the console showed no line of the kernel, and the guest's RAM \
+             has no clock that vmeter can read",
             facts.log_unplaced
         )
     });

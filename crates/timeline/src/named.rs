@@ -81,8 +81,8 @@ pub(crate) fn find(texts: &[String], lines: &[Line<'_>]) -> (Vec<(String, Ns)>, 
         match lines.iter().filter(|line| line.console).filter_map(fits).min() {
             Some(at) => found.push((name, at)),
             None => warnings.push(format!(
-                "--mark {name}: no line of the console matches `{regex}`; its time stamps are not \
-                 part of a line"
+                "--mark {name}: no line of the console matches `{regex}`; vmeter does not \
+                 compare REGEX with a line's time stamp"
             )),
         }
     }

@@ -65,7 +65,7 @@ pub const MINIMAL: &[Line] = &[
     on("SIGNALFD", "udev"),
     on("TIMERFD", "udev"),
     on("EVENTFD", "udev"),
-    on("INOTIFY_USER", "init waits for the device of the root, and udev runs its rules on devices"),
+    on("INOTIFY_USER", "init waits for the root device, and udev applies its rules to devices"),
     on("FHANDLE", "udev, systemd"),
     on("SHMEM", "devtmpfs as tmpfs"),
     on("AIO", "programs of libguestfs's kind"),

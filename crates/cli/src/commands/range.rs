@@ -59,7 +59,7 @@ pub struct Range {
     /// host. This doubles the number of boots.
     #[arg(long, requires = "bisect")]
     pub reference: bool,
-    /// Make as many runs of each commit as detecting a change of PCT percent needs. With --bisect:
+    /// Run each commit often enough to detect a change of PCT percent. With --bisect:
     /// smallest change to search for.
     #[arg(long, value_name = "PCT", conflicts_with = "runs", value_parser = crate::options::positive)]
     pub detect: Option<f64>,

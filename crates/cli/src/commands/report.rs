@@ -29,7 +29,7 @@ pub fn run(arguments: Report, _: &Output) -> anyhow::Result<Status> {
     let format = vmeter_render::by_extension(&path).ok_or_else(|| {
         let known: Vec<&str> = OUTPUTS.iter().flat_map(|o| o.extensions()).copied().collect();
         usage(format!(
-            "{}: the file's ending names no format; known endings: .{}",
+            "{}: no format has this file extension; known extensions: .{}",
             path.display(),
             known.join(", .")
         ))

@@ -69,11 +69,11 @@ pub struct Machine {
     pub no_inject: bool,
     /// After each run, kill every process that the command line started, daemons and orphans too.
     ///
-    /// Without --end-vm, a run that ends early (--timeout, Ctrl-C, kill -9 of vmeter) kills the
-    /// command and all processes of its session. While the launcher runs, it also kills a VM in its
-    /// own session (setsid). vmeter leaves three kinds of process running, and lists them: a daemon
-    /// (-daemonize); processes of a launcher that exited with status 0; and, at the point of
-    /// --until, processes in a session of their own without a terminal.
+    /// If a run ends early (--timeout, Ctrl-C, kill -9 of vmeter) without --end-vm, vmeter kills
+    /// the command and all processes of its session. While the launcher runs, vmeter also kills a
+    /// VM in its own session (setsid). vmeter leaves three kinds of process running, and lists
+    /// them: a daemon (-daemonize); processes of a launcher that exited with status 0; and, at the
+    /// point of --until, processes in a session of their own without a terminal.
     #[arg(long)]
     pub end_vm: bool,
     /// Argument to append to QEMU's command line, e.g. --vmm-arg=-device --vmm-arg=virtio-rng-pci;

@@ -443,8 +443,8 @@ impl Report for IrqReport<'_> {
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "ms; every row, also \"all\", has medians of {} runs; the time of a commit for all \
-                VFs is in the row of the last VF",
+            "ms; every row, also \"all\", has medians of {} runs; if one commit covers all VFs, \
+             its time is in the row of the last VF",
             result.setup.runs
         );
         document.heading("By VF", note);

@@ -103,7 +103,7 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
         let rule = Rule::default();
         let found = rule.decide(&pairs);
         let gate = found.map_or_else(
-            || limit.nothing("there are no two runs of one block"),
+            || limit.nothing("no block has runs of both"),
             |found| limit.of_comparison(&comparison((&a.name, &b.name), found, found.ratio, &rule)),
         );
         return Ok(gate);

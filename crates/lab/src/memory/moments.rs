@@ -52,9 +52,9 @@ pub(super) fn stages(spec: &MachineSpec, read_mib: u32) -> Result<Vec<(Stage, Ma
     }
     if let Some(until) = &spec.until {
         return Err(usage(format!(
-            "--until {until}: vmeter's own guest is looked at at its ready point and after it has \
-             read a file; --until is for guests of your own (--initrd FILE, or a command line \
-             after --)"
+            "--until {until}: vmeter measures its own guest at the ready point and after the \
+             guest has read a file. Use --until only with your own guest (--initrd FILE, or a \
+             command line after --)"
         )));
     }
     let at = |words: String| {

@@ -189,7 +189,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             warnings.push(format!("{}: no run reached its end", point.label));
         } else if Ends::of_swept(point.runs.iter()).is_unknown() {
             warnings.push(format!(
-                "{}: how its guest ended is not known, {TO_LEARN_IT}; it is left out of what grows",
+                "{}: how its guest ended is not known, {TO_LEARN_IT}; vmeter leaves it out of \
+                 the list of what grows",
                 point.label
             ));
         } else if !is_like(points, point) {

@@ -37,7 +37,8 @@ impl Backend for UserCommand {
         let spec = request.spec;
         if let Some(option) = ignored(spec) {
             return Err(MachineError::Combination(format!(
-                "{option}: a command line after `--` is run as given; say it there"
+                "{option}: vmeter runs a command line after `--` as given; put this setting into \
+                 that command line"
             )));
         }
         let argv = full_argv(spec)?;

@@ -63,7 +63,7 @@ impl<'a> Describing<'a> {
     pub fn accel(&mut self) -> Result<(), MachineError> {
         let probe = accel::probe(self.request.cache).map_err(|why| {
             MachineError::Combination(format!(
-                "{} runs guests by KVM alone: {why}; --vmm qemu boots without",
+                "{} can run guests only with KVM: {why}; --vmm qemu also boots without KVM",
                 self.vmm
             ))
         })?;

@@ -18,8 +18,8 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; QEMU begins the next round as soon as the rest can be \
-    sent within the downtime limit; in the last round the guest is stopped";
+    "one run per setting; QEMU starts the next round when it can send the rest of this round \
+     within the downtime limit; the guest is stopped during the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 

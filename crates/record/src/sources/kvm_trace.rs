@@ -302,9 +302,9 @@ impl Live for Recording {
     }
 }
 
-const SILENT: &str = "kvm-trace: the VMM used KVM, and no event of it arrived: inside a PID \
-                      namespace (a container) the kernel's filter does not know the VMM; run \
-                      vmeter on the host itself";
+const SILENT: &str = "kvm-trace: the VMM used KVM, but vmeter received none of its events. In a \
+    PID namespace (a container), the kernel's filter cannot find the VMM: run vmeter on the host \
+    itself";
 
 fn clock_in_words(clock: &str) -> String {
     match clock {

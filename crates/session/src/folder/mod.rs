@@ -87,7 +87,8 @@ impl Folder {
         let runs = dir.join(RUNS);
         if runs.is_symlink() {
             return Err(usage(format!(
-                "{} is a symbolic link, which no vmeter made: put the folder itself in its place",
+                "{} is a symbolic link that vmeter did not make: replace the link with the \
+                 folder itself",
                 runs.display()
             )));
         }
@@ -172,7 +173,9 @@ fn check_free(dir: &Path) -> Result<()> {
     if !others.is_empty() {
         others.sort();
         return Err(usage(format!(
-            "{shown} holds what is not vmeter's ({}): vmeter saves only in a folder that it makes itself; choose one that is empty or not there yet with --save DIR",
+            "{shown} holds files that vmeter did not make ({}). vmeter saves only in a folder \
+             that it makes itself: with --save DIR, choose a folder that is empty or does not \
+             exist",
             listed(&others)
         )));
     }

@@ -24,7 +24,8 @@ macro_rules! causes {
 
 causes! {
     VMM_LINK_LOADING = "vmm-link-loading", "link-loading of the VMM";
-    FEATURE_DETECTION = "feature-detection", "asking the VMM for its features at every launch";
+    FEATURE_DETECTION = "feature-detection", "the launcher asks the VMM for its features at \
+        every launch";
     MONITOR_WAIT = "monitor-wait", "waiting for the VMM's monitor";
     FW_CFG_DMA = "fw-cfg-dma", "kernel loaded by port I/O, not by fw_cfg's DMA";
     SGABIOS = "sgabios", "the BIOS's screen on a serial console";

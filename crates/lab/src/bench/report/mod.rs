@@ -46,8 +46,8 @@ impl<'a> BenchReport<'a> {
                 let runs = plural(machine.estimate.n as u64, "run");
                 if machine.end == Some(Cause::Exit) {
                     return format!(
-                        "{} exits after {estimate} ({runs}); whether a guest ran in it, and how that ended, \
-                         is not known.",
+                        "{} exits after {estimate} ({runs}); vmeter does not know whether a \
+                         guest ran in it, or how that guest ended.",
                         machine.label
                     );
                 }

@@ -52,7 +52,7 @@ pub(crate) fn answer(result: &DiffResult) -> String {
             spelled_p(total.p_value)
         ),
         DiffVerdict::Different => format!(
-            "No difference found in the time of {names} ({change}, {percent}{}), but they differ.",
+            "No difference found in the time of {names} ({change}, {percent}{}), but other results differ.",
             short_of(total.p_value)
         ),
         DiffVerdict::NotKnown => format!(

@@ -90,11 +90,11 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
         .named("zstd"),
     ],
     price: Price::GuestFiles,
-    remedy: "an initramfs that is not packed, of plain modules",
+    remedy: "an uncompressed initramfs that holds uncompressed modules",
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_initrd(),
         changes: &[UserChange::Make("unpacked-initrd", files::unpack_initrd)],
-        gives_up: "a small initrd: the file is an unpacked copy",
+        gives_up: "a small initrd file: the copy is not compressed",
         breaks: &[Keep::Initrd],
         predicts: &[
             Part::Span("kernel:unpack-initrd", 0.3, 0.95),

@@ -79,7 +79,8 @@ fn loading(names: &[&str]) -> ApplianceSpec {
 
 pub(super) const VIRTIO_PCI: Finding = Finding {
     cause: registry::VIRTIO_PCI,
-    what: "the driver is a module: it is read, linked and its devices are probed in user space",
+    what: "the driver is a module, which user space loads: the kernel reads and links it, then \
+        probes its devices",
     published: "51 ms, 22 of it the initcall virtio_pci_driver",
     stand_in: "",
     expected: &["insmod virtio_pci"],

@@ -104,8 +104,8 @@ impl<'a> RangeReport<'a> {
             }
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided. With a probability of {sure}, nothing changed by {:.1} % or more; \
-                        only a change beyond {} is excluded.",
+                    "Undecided. It is {sure} likely that nothing changed by {:.1} % or more, but \
+                     these runs exclude only a change beyond {}.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
@@ -114,8 +114,9 @@ impl<'a> RangeReport<'a> {
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
-                "Undecided. If one commit made the change, it is one of {} ({sure} sure), and more runs tell which. If \
-                 several did, only `vmeter range` without --bisect tells: it measures every commit.",
+                "Undecided. If one commit made the change, it is one of {} ({sure} sure); more \
+                 runs can show which one. If several commits made the change, use `vmeter range` \
+                 without --bisect, which measures every commit.",
                 result.suspects.len()
             ),
             RangeVerdict::NotMeasurable => {

@@ -46,7 +46,8 @@ impl<'a> TuneReport<'a> {
             .map(|ratio| format!("By CPU time of the VMM it is {}. ", ratio_interval(ratio)));
         let searched = by_cpu.unwrap_or_default() + &searched;
         let Some(before) = &result.before else {
-            return "The machine does not boot to its end as it is: there is nothing to tune."
+            return "The machine as given does not reach the end of the measurement, so there is \
+                nothing to tune."
                 .into();
         };
         match (&result.ratio, &result.after) {

@@ -57,7 +57,7 @@ impl Header {
         s.item(size.saturating_add(KIND + system.len() as u64), "format texts")?;
         let text = s.bytes(size, "format texts")?;
         let Some((id, mut kind)) = parse_format(system, &String::from_utf8_lossy(&text)) else {
-            self.miss(format!("a format text of the events in {system} is not one"));
+            self.miss(format!("an event of {system} has an invalid format description"));
             return Ok(());
         };
         kind.id = self.kinds.len() as u32;
