@@ -32,11 +32,11 @@ vmeter_base::words! {
         Firmware = "firmware",
         /// Each feature of the CPU model.
         Cpu = "cpu",
-        /// The chipset: each PCI function that it brings.
+        /// The chipset, with each of its PCI functions.
         Chipset = "chipset",
         /// Names of devices, and their order.
         Names = "names",
-        /// What finds faults of the guest's kernel: watchdogs, tracers.
+        /// Watchdogs, tracers and others that find faults of the guest's kernel.
         Debug = "debug",
         /// The kernel's file, unchanged.
         Kernel = "kernel",

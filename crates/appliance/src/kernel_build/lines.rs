@@ -3,10 +3,10 @@
 vmeter_base::words! {
     /// What a kernel is built with.
     pub enum Config {
-        /// Debian's configuration, what is built in alone: no modules.
+        /// Debian's configuration without modules: only what it builds into the kernel.
         Debian = "debian",
-        /// Debian's without what took its initcalls over 1 ms in a boot that was measured, and
-        /// is not needed.
+        /// Debian's, without the options whose initcalls took over 1 ms in a measured boot and that
+        /// the guest does not need.
         Custom = "custom",
         /// allnoconfig and what it takes to boot, to be measured and to shut down.
         Minimal = "minimal",

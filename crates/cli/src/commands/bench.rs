@@ -25,9 +25,8 @@ pub struct Bench {
     /// pc'.
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
-    /// Make as many runs as detecting a difference of PCT percent needs. vmeter computes that
-    /// number from the noise of the first runs; --runs is the maximum (default: --runs alone
-    /// decides).
+    /// Run often enough to detect a difference of PCT percent. vmeter computes the number of runs
+    /// from the noise of the first runs; --runs is the maximum (default: exactly --runs).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,

@@ -16,8 +16,8 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 /// `vmeter doctor`.
 #[derive(Debug, Args)]
 pub struct Doctor {
-    /// Remove processes, tracefs instances and temporary folders that killed vmeters left behind.
-    /// vmeter keeps those of running vmeters.
+    /// Remove processes, tracefs instances and temporary folders that a killed vmeter left behind.
+    /// A running vmeter keeps its own.
     #[arg(long)]
     pub clean: bool,
     /// Compare one machine with itself. This shows how often this host gives a false verdict, and

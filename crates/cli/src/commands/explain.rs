@@ -25,10 +25,10 @@ pub struct Explain {
     /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain the time of these threads and of what they wait for (default: the threads that serve
-    /// a guest, or that wait for each other most). A pattern is a thread's name without its
-    /// numbers; `puma` also matches `puma srv 1`. `*` matches any text, `|` separates names. vmeter
-    /// adds the other threads of these processes, and their children.
+    /// Explain the time of the threads with these names, and of what they wait for (default: the
+    /// threads that serve a guest, or that wait for each other most). A pattern is a thread's name
+    /// without its numbers; `puma` also matches `puma srv 1`. `*` matches any text, `|` separates
+    /// names. vmeter adds the other threads of the same processes, and their child processes.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
     /// Baseline trace of the same workload. vmeter explains the additional time of the other traces

@@ -19,7 +19,7 @@ pub struct Findings {
     /// List the known causes, and exit.
     #[arg(long)]
     pub list: bool,
-    /// Skip the extra boot in virtual time of each machine.
+    /// Skip each machine's extra boot in virtual time.
     #[arg(long)]
     pub no_icount: bool,
     /// Explain each result in words.

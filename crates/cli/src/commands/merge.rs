@@ -11,8 +11,7 @@ use vmeter_session::Views;
 /// `vmeter merge`.
 #[derive(Debug, Args)]
 pub struct Merge {
-    /// Folders of the shards that `vmeter sweep` or `vmeter range` saved with --shard I/N --save
-    /// DIR.
+    /// Folders that `vmeter sweep` or `vmeter range` saved with --shard I/N --save DIR.
     #[arg(required = true, value_name = "DIR")]
     pub dirs: Vec<PathBuf>,
     /// Folder to save the merged session in (default: a new folder under

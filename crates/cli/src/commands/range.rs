@@ -25,7 +25,7 @@ pub struct Range {
     /// The git repository. vmeter only reads it.
     #[arg(long, value_name = "DIR", required_unless_present = "resume")]
     pub repo: Option<PathBuf>,
-    /// Shell command that builds a commit. vmeter runs it in a checkout of its own (default: build
+    /// Shell command that builds a commit. vmeter runs it in a separate checkout (default: build
     /// nothing).
     #[arg(long, value_name = "CMD")]
     pub build: Option<String>,
@@ -43,7 +43,7 @@ pub struct Range {
     /// 0.97).
     #[arg(long, value_name = "P")]
     pub confidence: Option<f64>,
-    /// With --bisect: stop undecided after N runs (default: 500).
+    /// With --bisect: stop without a verdict after N runs (default: 500).
     #[arg(long, value_name = "N")]
     pub max_boots: Option<usize>,
     /// With --bisect: least number of runs of the first and of the last commit before vmeter may

@@ -29,7 +29,7 @@ pub struct Machine {
     /// build. vmeter ignores symbols of another build (default: none).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub symbols: Option<PathBuf>,
-    /// Initial RAM disk (default: vmeter's own, which --init selects).
+    /// Initial RAM disk (default: vmeter's own, with the init that --init names).
     #[arg(long, value_name = "FILE", value_parser = utf8())]
     pub initrd: Option<PathBuf>,
     /// Arguments to add to the kernel command line; may be repeated (default: none).

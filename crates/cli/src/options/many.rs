@@ -9,8 +9,8 @@ use vmeter_session::failure::usage;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Many machines")]
 pub struct Many {
-    /// Run only part I of N, counted from 1 (default: all parts). Run the other parts on other
-    /// hosts by the same command line, then join the parts with `vmeter merge`.
+    /// Run only part I of N, counted from 1 (default: all parts). On other hosts, run the other
+    /// parts with the same command line and another I, then join the parts with `vmeter merge`.
     #[arg(long, value_name = "I/N", conflicts_with = "on")]
     pub shard: Option<Shard>,
     /// Run the measurement as a job array of a scheduler, wait for the jobs, and merge their
