@@ -210,7 +210,7 @@ fn crosvm_and_kvmtool_are_told_by_their_command_lines() {
         assert_eq!(host.describe(&parted).expect("described").argv_text(), command);
         let both = MachineSpec { vmm, command: vec!["/bin/true".into()], ..parted };
         let error = host.describe(&both).expect_err("two programs").to_string();
-        assert!(error.contains("leave one of them out"), "{error}");
+        assert!(error.contains("leave out one of the two"), "{error}");
     }
 }
 
