@@ -277,8 +277,8 @@ fn a_search_says_what_it_did_not_look_for() {
         crate::common::one_line(&ran.stdout)
     };
     let said = search(&twice);
-    let both =
-        said.contains("another commit changed the time too") || said.contains("If several commits made the change");
+    let both = said.contains("another commit changed the time too")
+        || said.contains("If several commits made the change");
     assert!(both, "{said}");
     // Nothing is built.
     assert!(said.contains("allows for a difference of any two commits"), "{said}");

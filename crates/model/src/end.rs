@@ -59,8 +59,10 @@ impl Cause {
         match self {
             Cause::PowerOff => "the guest powered its machine off",
             Cause::Restart => "the guest restarted its machine instead of powering it off",
-            Cause::Reset => "the guest's machine was reset, and its kernel logged no reason: the \
-                guest crashed, or another cause reset the machine",
+            Cause::Reset => {
+                "the guest's machine was reset, and its kernel logged no reason: the \
+                guest crashed, or another cause reset the machine"
+            }
             Cause::TripleFault => "the guest crashed: a triple fault reset its machine",
             Cause::Panic => "the guest panicked",
             Cause::OutOfMemory => "the guest panicked, out of memory",
@@ -68,16 +70,22 @@ impl Cause {
             Cause::Ready => "the ready point was reached",
             Cause::Exit => "the VMM exited",
             Cause::Failure => "the VMM failed",
-            Cause::CutShort => "the guest's kernel file is truncated, and there is no sign that \
-                the kernel ran",
+            Cause::CutShort => {
+                "the guest's kernel file is truncated, and there is no sign that \
+                the kernel ran"
+            }
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was ended by a request from outside its guest",
             Cause::Launcher => "what started the VMM ended it",
-            Cause::Imitated => "vmeter ended the run because the console seemed to show a kernel \
-                panic; the kernel's log has no panic",
-            Cause::AnyVmm => "vmeter waited for a line on a console that several VMMs print to, \
+            Cause::Imitated => {
+                "vmeter ended the run because the console seemed to show a kernel \
+                panic; the kernel's log has no panic"
+            }
+            Cause::AnyVmm => {
+                "vmeter waited for a line on a console that several VMMs print to, \
                 so it cannot tell which guest printed the line; give each VMM a console file of \
-                its own (-serial file:FILE)",
+                its own (-serial file:FILE)"
+            }
             Cause::RunsOn => "vmeter stopped following the VM, which keeps running",
             Cause::NothingToBoot => "no kernel was seen: the firmware found nothing to boot",
             Cause::TimedOut => "timed out",

@@ -66,7 +66,10 @@ pub(super) fn judge(
         };
     }
     if let Some((_, line)) = lines().find(|(_, line)| begins(line)) {
-        return Err(format!("it printed {:?}, which a guest prints only when it boots", short(line)));
+        return Err(format!(
+            "it printed {:?}, which a guest prints only when it boots",
+            short(line)
+        ));
     }
     let older = lines().any(|(at, line)| older(at, line));
     Ok(if older { Proof::Clock } else { Proof::None })

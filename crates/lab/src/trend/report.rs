@@ -185,8 +185,10 @@ impl Report for TrendReport<'_> {
         }
         if self.result.ends_not_known > 0 {
             let some = plural(self.result.ends_not_known as u64, "session");
-            let text = format!("{some} left out, because vmeter does not know how their guests \
-                ended");
+            let text = format!(
+                "{some} left out, because vmeter does not know how their guests \
+                ended"
+            );
             notices.push(Notice::new(NoticeKind::Note, text));
         }
         if self.result.copies > 0 {

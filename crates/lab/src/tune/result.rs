@@ -85,8 +85,10 @@ pub fn result(session: &Session) -> Result<TuneResult> {
 fn remarks(state: &State<'_>, unfinished: bool, session: &Session) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &state.lost {
-        remarks.push(format!("the original machine does not reach the end of the measurement: \
-            {why}"));
+        remarks.push(format!(
+            "the original machine does not reach the end of the measurement: \
+            {why}"
+        ));
     } else if unfinished {
         let dir = vmeter_base::shell::path(&session.dir);
         remarks.push(format!("the search is not finished: vmeter tune --resume {dir}"));

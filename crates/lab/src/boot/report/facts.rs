@@ -47,8 +47,10 @@ impl BootReport<'_> {
                 let cost = counting.map_or_else(String::new, |ratio| {
                     format!(", which adds {} to it", added_percent(ratio))
                 });
-                let value = format!("instructions, counted in run {run}, which is a separate \
-                    boot{cost}");
+                let value = format!(
+                    "instructions, counted in run {run}, which is a separate \
+                    boot{cost}"
+                );
                 Fact::new(
                     "counted",
                     value,
