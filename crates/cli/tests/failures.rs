@@ -46,8 +46,8 @@ fn what_is_not_valid_is_refused_with_what_is() {
         (&["report", "/nonexistent", "-o", "x.docx"], ".html"),
         (&["boot", "--timeout", "0"], "--timeout"),
         (&["boot", "--watch", "none", "--overhead"], "--watch light"),
-        (&["boot", "--memory", "300", "--", "true"], "--memory: a command line after"),
-        (&["bench", "--vs", "--smp 2", "--", "true"], "--smp: a command line after"),
+        (&["boot", "--memory", "300", "--", "true"], "--memory: vmeter runs a command line after"),
+        (&["bench", "--vs", "--smp 2", "--", "true"], "--smp: vmeter runs a command line after"),
         (&["diff", "/a", "/b", "--fail-if-slower", "nan"], "0 or more"),
     ];
     let seeded = lab.command(&["bench", "--vmm", "mock"]).env("VMETER_SEED", "0x1f").output();

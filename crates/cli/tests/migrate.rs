@@ -228,11 +228,11 @@ fn a_session_is_shown_again_as_it_was_and_gone_on_with() {
     ];
     for (given, named) in others {
         let ran = lab.run(&[&["migrate", "--resume", dir], given].concat());
-        let said = ran.stderr.contains(&format!("begun with another {named}: "));
+        let said = ran.stderr.contains(&format!("started with another {named}: "));
         assert!(ran.status == 2 && said, "{given:?}: {}", ran.stderr);
     }
     let ran = lab.run(&["merge", dir, dir]);
-    assert!(ran.status == 2 && ran.stderr.contains("the host as a whole"), "{}", ran.stderr);
+    assert!(ran.status == 2 && ran.stderr.contains("the whole host"), "{}", ran.stderr);
     let ran = lab.run(&["diff", dir, dir]);
     assert!(ran.status == 2 && ran.stderr.contains("not boots"), "{}", ran.stderr);
 }

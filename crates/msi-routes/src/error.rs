@@ -10,8 +10,7 @@ use crate::foreign::Errno;
 pub enum RouteError {
     /// The host's table is full, or no GSI is left for an MSI vector.
     #[error(
-        "this VM already uses all {limit} interrupt routes that KVM_CAP_IRQ_ROUTING allows \
-         ({fixed} fixed, {msi} MSI vectors; GSIs below {first} are reserved for pins): give its \
+        "KVM_CAP_IRQ_ROUTING allows this VM {limit} interrupt routes, and none is left ({fixed} fixed, {msi} MSI vectors; GSIs below {first} are reserved for pins): give its \
          devices fewer vectors"
     )]
     Full {

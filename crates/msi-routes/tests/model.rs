@@ -143,7 +143,11 @@ fn a_route_in_somebody_elses_batch_is_reported_not_touched() {
     let other = add(&mut second, 2);
     let report = second.commit().unwrap();
     assert_eq!((report.failures.len(), other.phase()), (1, Phase::Live));
-    assert!(report.failures[0].to_string().contains("committed first"), "{}", report.failures[0]);
+    assert!(
+        report.failures[0].to_string().contains("commit the batch that adds"),
+        "{}",
+        report.failures[0]
+    );
     first.commit().unwrap().complete().unwrap();
     assert_eq!(route.phase(), Phase::Live);
     let (_, elsewhere) = spy();
@@ -205,7 +209,10 @@ fn the_limit_is_met_when_adding() {
     let routes: Vec<Route> = (0..10).map(|n| add(&mut batch, n)).collect();
     let full = batch.add(MsiMessage::default(), external()).unwrap_err();
     let text = full.to_string();
-    assert!(text.contains("of the 50") && text.contains("40 fixed, 10 MSI"), "{text}");
+    assert!(
+        text.contains("this VM 50 interrupt routes") && text.contains("40 fixed, 10 MSI"),
+        "{text}"
+    );
     batch.commit().unwrap().complete().unwrap();
     drop(routes);
     assert_eq!(router.free(), 10);

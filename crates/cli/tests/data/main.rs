@@ -22,7 +22,7 @@ fn a_folder_with_something_of_the_users_is_not_taken() {
             let before = contents(&dir);
             let ran = lab.run(&with(arguments, &["--save", text(&dir)]));
             let name = if mine == "lock" { "notes" } else { mine.split('/').next().unwrap() };
-            refused(&ran, "not vmeter's");
+            refused(&ran, "that vmeter did not make");
             assert!(ran.stderr.contains(name), "{}", ran.stderr);
             assert_eq!(contents(&dir), before);
             let removed = lab.run(&["runs", "rm", text(&dir)]);
