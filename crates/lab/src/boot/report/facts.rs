@@ -223,7 +223,7 @@ mod tests {
         let said = undecided(&overhead(ratio(1.01, [0.98, 1.04])));
         assert!(
             said.contains(
-                "not decided whether that is at most 3 %: about 188 pairs of runs would decide"
+                "if the observed ratio is the true one, about 188 pairs of runs would give a verdict"
             ),
             "{said}"
         );
