@@ -11,7 +11,7 @@ pub(crate) fn blocks(hosts: &[HostEffect], document: &mut Document) {
     }
     let note =
         "each host's time divided by the average host's [95 % interval]; vmeter divided every \
-         time above by the ratio of its host";
+         time above by its host's factor";
     document.heading("Hosts", note);
     document.push(Block::Table(table(hosts)));
 }

@@ -160,8 +160,8 @@ fn is_worth(finding: &Finding) -> bool {
 }
 
 /// How to read a way.
-const LEGEND: &str = "which thread waits for which, for how long, and the share of the first \
-    thread's time";
+const LEGEND: &str = "each waits for the next one: how long, and the share of the first one's \
+    time";
 
 /// Kind, modifier and severity.
 fn words(finding: &Finding) -> String {

@@ -23,8 +23,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     document.answer = match found.first() {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
-            "{} {a} and {b} differ in {} of {} rows; in {slower} of the rows that differ, the \
-             durations differ. The largest difference of time: {} {}.",
+            "{} {a} and {b}, differ in {} of {} rows; the durations differ in {slower} of these \
+             rows. The largest difference of time: {} {}.",
             if versus.is_of_two() { "Two recordings," } else { "Two machines, by recordings" },
             found.len(),
             versus.rows.len(),

@@ -69,7 +69,7 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     Outline {
         legend: format!(
             "After \"@\": when the span began, counted from the VMM's exec. After \"+\": how \
-             long it took. After \"±\": the error of that, if it is more than a hundredth. \
+             long it took. After \"±\": its error, if above a hundredth of the time. \
              \"itself\" is the time of a span outside of its parts. Spans under {} are left \
              out.{several}",
             compact_seconds(seconds(min_duration)),

@@ -248,8 +248,7 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.exact() {
             document.heading(
                 "In virtual time",
-                "one boot of each machine; one instruction \
-                counts as one nanosecond",
+                "one boot each; one instruction counts as one nanosecond",
             );
             document.push(Block::Table(table));
         }

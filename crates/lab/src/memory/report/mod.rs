@@ -203,7 +203,7 @@ impl Report for MemoryReport<'_> {
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
         let of = match samples {
             0 | 1 => "each row is a run of its own".to_owned(),
-            n => format!("each row had {n} runs; it shows the run with the median RSS"),
+            n => format!("each row shows the run with the median RSS of {n} runs"),
         };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {
