@@ -258,7 +258,7 @@ fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
     assert!(!of("2").is_empty());
     let same = ["--builds", "2", "--runs", "2", "--warmup", "0"];
     let result = lab.json(&[&arguments[..], &machine[..4], &same].concat());
-    assert!(result["warnings"].to_string().contains("of 8 commits a further build"), "{result}");
+    assert!(result["warnings"].to_string().contains("for 8 commits a further build"), "{result}");
     let removed = lab.run(&["runs", "rm", text(&whole)]);
     assert!(removed.status == 0 && !whole.exists(), "{}", removed.stderr);
 }

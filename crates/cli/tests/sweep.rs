@@ -100,7 +100,7 @@ fn a_jump_is_reported_where_it_is_and_explained() {
     };
     let few = gate(&save);
     assert_eq!(few.status, 4, "{}", few.stderr);
-    assert!(few.stderr.contains("6 can"), "{}", few.stderr);
+    assert!(few.stderr.contains("6 are enough"), "{}", few.stderr);
     lab.json(&["sweep", "--resume", text(&save), "--runs", "6"]);
     let bad = gate(&save);
     assert_eq!(bad.status, 1, "{}", bad.stderr);
