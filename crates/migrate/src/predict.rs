@@ -237,7 +237,7 @@ mod tests {
         assert!(half.converges && half.rounds.unwrap() <= 8, "{half:?}");
         assert!((2.5..4.5).contains(&half.total_s.unwrap()), "{half:?}");
         let lost = predict(&known(200.0, 100.0, 0.3));
-        assert!(!lost.converges && lost.because.contains("100 MB are left"), "{lost:?}");
+        assert!(!lost.converges && lost.because.contains("every round leaves 100 MB"), "{lost:?}");
         assert!(remedy(&known(200.0, 100.0, 0.3)).contains("above 200 MB/s"));
         assert!(remedy(&known(200.0, 100.0, 0.3)).contains("1000 ms"));
         // All of the working set within the limit.

@@ -268,7 +268,7 @@ mod tests {
         share_offset(&mut sources, seen);
         let said = serde_json::to_string(&sources[0].parameters).unwrap();
         assert_eq!(said, r#"{"accel":"kvm","tsc_offset":-7,"tsc_offset_spread":3}"#);
-        assert!(sources[0].clock.contains("within 3 cycles"));
+        assert!(sources[0].clock.contains("by up to 3 cycles"));
         assert!(sources[1..].iter().all(|s| !s.parameters.contains_key("tsc_offset")));
     }
 

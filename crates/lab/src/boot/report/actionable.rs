@@ -71,7 +71,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ("initcall hvc_console_init", "quiet, or a lower loglevel="),
     ("initcall ",               "test without: initcall_blacklist="),
     ("insmod ",                 "a list of modules without it"),
-    ("wait-for-a-person",       "let a key file or a TPM unlock the disk, not a person"),
+    ("wait-for-a-person",       "unlock with a key file or a TPM"),
     ("cryptsetup:open",         "luksChangeKey -i: fewer PBKDF rounds"),
     ("initrd:systemd",          "a smaller initrd, fewer generators"),
     ("initrd:",                 SMALLER_INITRD),
