@@ -14,10 +14,15 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
                 all.push(format!("{file}: {count} {what}"));
             }
         };
-        say(losses.lost_events, "events were lost while it was recorded: counts are at least those shown, requests around the gaps are not timed");
+        say(
+            losses.lost_events,
+            "events were lost during the recording: counts are lower bounds, \
+            and vmeter does not time requests near the gaps",
+        );
         say(
             losses.overwritten,
-            "events were overwritten before it was read: it begins in the middle",
+            "events were overwritten before vmeter read the trace, so the trace begins in the \
+                middle",
         );
         say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
         say(losses.unreadable, "lines or records could not be understood");

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use vmeter_lab::restore::{
-    prefetch_list, restore, Cache, Method, Prefetch, RestoreOptions, RestoreResult,
+    prefetch_list, read_list, restore, Cache, Method, Prefetch, RestoreOptions, RestoreResult,
 };
 use vmeter_lab::Shown;
 use vmeter_render::Target;
@@ -98,13 +98,12 @@ fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
 
 /// Which pages are to be loaded first.
 fn prefetch(file: &Path) -> anyhow::Result<Prefetch> {
-    const MOST: u64 = 256 << 20;
     if file.as_os_str() == "first" {
         return Ok(Prefetch::First);
     }
-    let text = vmeter_base::files::read_limited(file, MOST)
+    let text = read_list(file)
         .map_err(|error| usage(format!("--prefetch: {}: {error}", file.display())))?;
-    Ok(Prefetch::List(String::from_utf8_lossy(&text).into_owned()))
+    Ok(Prefetch::List(text))
 }
 
 /// Makes snapshots, restores them, shows and exports.

@@ -22,7 +22,8 @@ impl View<'_> {
         let Difference { with, without, extra: (extra, error), .. } = told;
         let [low, high] = [extra - Z * error, extra + Z * error].map(|ticks| ticks.max(0.0));
         let claim = format!(
-            "{} of {} {instances} {}: {} each, the others {}; about {} in all for that [{} … {}]",
+            "{} of {} {instances} {}: {} each, the others {}; this costs about {} in all [{} … \
+                {}]",
             grouped(&with.count.to_string()),
             grouped(&(with.count + without.count).to_string()),
             self.feature(told.feature),

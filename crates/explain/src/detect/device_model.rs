@@ -65,9 +65,9 @@ impl DeviceModel {
             ),
             chain,
             suggestion:
-                "fewer accesses: DMA or a paravirtual disk instead of IDE by PIO; and keep \
-                         the device model's own cost an access down (system calls, a busy dom0 \
-                         vCPU)"
+                "make fewer accesses: use DMA or a paravirtual disk instead of IDE by PIO; and \
+                    make each access cheaper in the device model (system calls, a busy dom0 \
+                    vCPU)"
                     .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
                 (to see the calls during the accesses: record this in dom0, and explain both \
@@ -136,7 +136,8 @@ impl DeviceModel {
             )
         });
         let claim = format!(
-            "VMEXIT to VMENTRY, {count} port accesses take {}, {} of the traced time; most in: {}",
+            "from VMEXIT to VMENTRY, {count} port accesses take {} ({} of the traced time), most \
+                of it in: {}",
             view.time(total as f64),
             brief_percent(view.share(total)),
             named.collect::<Vec<_>>().join("; ")
@@ -204,7 +205,8 @@ impl DeviceModel {
             .map(|(_, amount)| amount.count)
             .sum();
         let claim = format!(
-            "in these accesses dom0's {model} is found asleep and woken {wakes} times; their time: {}",
+            "in these accesses dom0's {model} was asleep and had to be woken {wakes} times; time \
+                of these accesses: {}",
             parts.take(8).collect::<Vec<_>>().join(", ")
         );
         let of_model = all.iter().flat_map(|(_, subject)| subject.parts.iter());
@@ -233,7 +235,7 @@ fn on_every_cpu(
         why: Why::EveryCpu,
         subject: who.clone(),
         saving,
-        summary: format!("{who} has kworkers run {words}, while the guest waits"),
+        summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
         suggestion:
             "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \
@@ -241,7 +243,7 @@ fn on_every_cpu(
                      CPUs for dom0"
                 .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
-                  (which call wakes the workers: record in dom0, and explain both)"
+            (record in dom0 too, and explain both traces, to see which call wakes the workers)"
             .into(),
         ..Candidate::default()
     }

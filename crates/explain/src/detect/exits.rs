@@ -73,7 +73,8 @@ impl UnbufferedConsole {
             chain.push(view.link(
                 key.file,
                 format!(
-                    "before a byte the driver reads the line status: {} more exits, {} in all",
+                    "before each byte, the driver reads the line status: {} more exits, {} in \
+                        all",
                     polled.count,
                     view.time(polled.total as f64)
                 ),
@@ -153,8 +154,8 @@ impl PciPorts {
             chain: vec![view.link(
                 key.file,
                 format!(
-                    "{} writes to {name} only say which word the next access of 0xcfc is of: {}, \
-                     {} of the traced time",
+                    "{} writes to {name} only select the word for the next access to 0xcfc: {}, \
+                        {} of the traced time",
                     subject.count,
                     view.time(saving as f64),
                     brief_percent(view.share(saving))

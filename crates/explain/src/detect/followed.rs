@@ -33,11 +33,15 @@ fn of_guest(view: &View<'_>) -> Vec<Followed> {
     let count = grouped(&count.to_string());
     let mut all = vec![Followed {
         subject: "the guest's vCPUs".into(),
-        because: format!("{count} of their accesses are in the trace: they wait for each"),
+        because: format!(
+            "{count} of their accesses are in the trace; these processes wait for \
+            each access"
+        ),
     }];
     all.extend(view.evidence.xen.model().map(|model| Followed {
         subject: view.thread(model),
-        because: "it is woken most often while a vCPU waits: the device model".into(),
+        because:
+            "taken as the device model, because it is woken most often while a vCPU waits".into(),
     }));
     all
 }
@@ -59,7 +63,7 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other {} of their time, {} times",
+                    "it and {} wait for each other for {} of their time, {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -76,8 +76,8 @@ impl Gap {
         }
         let name = view.subject(key);
         let claim = format!(
-            "one of {} of {name} takes {}, {}× its median and {} of the traced time; it begins at \
-             {} of the trace",
+            "one of the {} {name} takes {} ({}× the median, {} of the traced time); it begins {} \
+                into the trace",
             plural(subject.count, "instance"),
             view.time(ticks as f64),
             three_digits(ticks as f64 / own.max(1.0)),
@@ -117,8 +117,8 @@ impl Gap {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
-                "its thread is not seen to sleep in it: last seen is {} on CPU {}, then {} at {} \
-                 after that",
+                "the trace does not show that its thread sleeps in this gap: its last event is \
+                    {} on CPU {}, then {} at {} after that",
                 long.place.event,
                 long.place.cpu,
                 long.ended.map_or("the end", |place| place.event),
@@ -175,7 +175,10 @@ impl Gap {
                 format!("{}: {doing} {share}", view.thread(tid))
             })
             .collect();
-        let claim = format!("along who woke whom its time goes: {}", words.join(", "));
+        let claim = format!(
+            "its time, followed from each thread to the thread that woke it: {}",
+            words.join(", ")
+        );
         (!words.is_empty()).then(|| view.link(key.file, claim, (1, long.total), &[], &[None]))
     }
 }

@@ -89,8 +89,8 @@ impl KernelEvents {
         let (name, times) = (view.threads(group), grouped(&count.to_string()));
         let place = call.map_or(String::new(), |call| format!(" in {}", view.name(call)));
         let claim = format!(
-            "{name} works or waits{place} for {}, {} of the traced time, and there {why} {times} \
-             times ({event})",
+            "{name} works or waits{place} for {} ({} of the traced time). In that time {why} \
+                {times} times ({event})",
             view.time(ticks as f64),
             brief_percent(view.share(ticks)),
             event = sign.event(),
@@ -153,8 +153,8 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
     Some(match sign {
         Sign::CgroupReclaim => (
             "its memory cgroup is full and pages are reclaimed",
-            "a higher memory.high and memory.max for that cgroup, or less memory: what is \
-             taken back is read or written again",
+            "raise memory.high and memory.max of that cgroup, or use less memory: after the \
+                kernel reclaims a page, the page must be read or written again",
         ),
         Sign::Reclaim => (
             "there is no free memory and it reclaims pages itself",
@@ -162,9 +162,9 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
              begins sooner",
         ),
         Sign::Dirty => (
-            "it is made to wait for what was written to reach the disk",
-            "a faster disk, or less to be written: vm.dirty_bytes says from when on writers \
-             wait",
+            "the kernel makes it wait until its writes have reached the disk",
+            "use a faster disk, or write less: vm.dirty_bytes sets the amount of dirty data at \
+                which writers must wait",
         ),
         Sign::SynAgain { .. } | Sign::SentAgain { .. } | Sign::Delivered => return None,
     })
@@ -178,12 +178,12 @@ fn unanswered(name: &str, port: u16, times: &str) -> [String; 3] {
              {times} times"
         ),
         format!(
-            "{times} SYNs for port {port} are sent again (tcp_retransmit_skb, TCP_SYN_SENT), the \
-             first time after 1 s: its listener's queue is full, or packets are lost"
+            "{times} SYNs for port {port} are retransmitted (tcp_retransmit_skb, TCP_SYN_SENT), \
+                first after 1 s: the listener's queue is full, or packets are lost"
         ),
         format!(
-            "who listens on port {port}: accept sooner, a longer queue (listen's backlog, \
-             net.core.somaxconn)"
+            "the program that listens on port {port} must accept sooner, or needs a longer queue \
+                (listen's backlog, net.core.somaxconn)"
         ),
     ]
 }
@@ -193,8 +193,8 @@ fn lost(port: u16, times: &str) -> [String; 3] {
     [
         format!("TCP sends data for port {port} again {times} times: packets are lost"),
         format!(
-            "{times} segments for port {port} are sent again (tcp_retransmit_skb), each after \
-             200 ms or more where no later one was acknowledged"
+            "TCP sends {times} segments for port {port} again (tcp_retransmit_skb); it waits 200 \
+                ms or more for each, if no later segment was acknowledged"
         ),
         "find where packets are lost: ip -s link, tc -s qdisc, nstat -az TcpRetransSegs".into(),
     ]

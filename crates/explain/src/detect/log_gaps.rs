@@ -31,8 +31,8 @@ const KNOWN: [(&str, &str); 3] = [
     ),
     (
         "nbd_",
-        "the NBD server answers late: look there, and at the network between; more requests at \
-         once hide it",
+        "the NBD server answers late: examine it and the network to it; more requests in flight \
+            hide the latency",
     ),
     (
         "blk_",
@@ -87,7 +87,8 @@ impl LogGap {
             subject: format!("{before} to {after}"),
             saving: ticks,
             summary: format!(
-                "time goes by from {before} to {after}: {times} times, {} each, {} of the log",
+                "nothing is logged between {before} and {after}: {times} times, {} each, {} of \
+                    the time of the log",
                 view.time(mean),
                 brief_percent(share)
             ),
@@ -95,8 +96,8 @@ impl LogGap {
             suggestion: known.map_or_else(
                 || {
                     format!(
-                        "find what QEMU waits for between these two (its source has {before} where \
-                         it is logged), and log that as well"
+                        "find what QEMU waits for between these two events (start in its source \
+                            where it logs {before}), and log that as well"
                     )
                 },
                 |(_, remedy)| (*remedy).to_string(),

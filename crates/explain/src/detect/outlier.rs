@@ -53,8 +53,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         saving: peers.excess,
         chain: vec![chain],
         suggestion:
-            "record what the device model does in it: system calls, switches, wake-ups and \
-                     work items of its threads"
+            "record what the device model does during the slow one: system calls, switches, \
+                wake-ups and work items of its threads"
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),
         ..Candidate::default()

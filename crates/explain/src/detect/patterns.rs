@@ -122,8 +122,9 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "{name} {} times: call n moves {} + {} × n bytes (R² {}), {} in all, quadratic in \
-             their number; {names} take {}, with opening and cutting off {}",
+            "{name} {} times: call n moves {} + {} × n bytes (R² {}), {} in all, which grows \
+                with the square of the number of calls; {names} take {}, and {} if opening and \
+                truncating are included",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -141,7 +142,7 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
                 number(growth.last)
             ),
             chain: vec![link(view, call.file(), claim, calls.count, calls.ticks, calls.worst)],
-            suggestion: format!("{names} what is new only (append), not all there is so far"),
+            suggestion: format!("{names} only the new data (append), not everything so far"),
             confirm: format!("strace -f -e trace={name} -p PID"),
             ..Candidate::default()
         })
@@ -162,9 +163,13 @@ fn grows(
     let saving = ticks as f64 * (1.0 - first / ((first + 1.0) / 2.0)).max(0.0);
     let (summary, claim) = if number {
         (
-            format!("{who} calls {name} more often each time: {} times at the end", three_digits(growth.last)),
             format!(
-                "between two waits {who} calls {name} {} + {} × n times (R² {}): quadratic in all, {} calls take {}",
+                "{who} calls {name} more often each time: {} times at the end",
+                three_digits(growth.last)
+            ),
+            format!(
+                "before its n-th wait {who} calls {name} {} + {} × n times (R² {}): the total is \
+                    quadratic, and {} calls take {}",
                 three_digits(growth.intercept.max(0.0)),
                 three_digits(growth.slope),
                 three_digits(growth.r2),
@@ -266,8 +271,12 @@ fn herd(
         saving: if known { (cpu as f64 * share) as u64 } else { cpu / 2 },
         summary: format!("each {call} of {by} wakes {each} {woken}{inside}; {vain}"),
         chain,
-        suggestion: "wake one: EPOLLEXCLUSIVE, a queue of each thread's own, pthread_cond_signal instead of broadcast".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (it with one waiting thread and with all)".into(),
+        suggestion: "wake only one thread: use EPOLLEXCLUSIVE, a queue for each thread, or \
+            pthread_cond_signal instead of broadcast"
+            .into(),
+        confirm: "perf stat -e context-switches -p PID sleep 5 (run this with one waiting \
+            thread, then with all)"
+            .into(),
         max_severity: (!known).then_some(Severity::Medium),
         ..Candidate::default()
     })
@@ -334,8 +343,10 @@ fn hand_over(
     let count = grouped(&sum.count.to_string());
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
-    let claim = format!(
-        "{} waits {count} times for {} and is woken by it, {round} a round; {computing} of its {} is its own computing, the rest calls, waking up and waiting for a CPU",
+    let claim =
+        format!(
+        "{} waits {count} times for {}, which wakes it, {round} a round; {computing} of its {} \
+            is its own computing, and the rest is calls, wake-ups and waits for a CPU",
         pair.0, pair.1, view.time(life as f64)
     );
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
@@ -349,13 +360,13 @@ fn hand_over(
         with: Some(other),
         saving: life.saturating_sub(own),
         summary: format!(
-            "{} and {} hand over to each other {count} times, {round} each",
+            "{} and {} hand work to each other {count} times, {round} for each round trip",
             pair.0, pair.1
         ),
         chain,
         suggestion:
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (it with larger messages, too)"
+        confirm: "perf stat -e context-switches -p PID sleep 5 (and again with larger messages)"
             .into(),
         // Whether so little should be handed over at a time, one trace does not tell.
         max_severity: Some(Severity::Low),

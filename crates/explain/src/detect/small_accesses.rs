@@ -64,7 +64,7 @@ impl SmallAccesses {
         let what = if logged { "a call of the device model" } else { "an exit" };
         let every = view.evidence.span() as f64 / subject.count as f64;
         let bound = if logged {
-            "the log does not tell how much of it the guest runs"
+            "the log does not show how much of this code the guest executes"
         } else {
             "by what is seen of them in user space"
         };
@@ -102,13 +102,13 @@ impl SmallAccesses {
 /// What moves more at once, by what is there.
 fn remedy(name: &str) -> &'static str {
     if name.contains("fw_cfg") {
-        "fw_cfg's DMA interface (port 0x514) moves it in one access: a firmware that uses it, a \
-         machine type that has it"
+        "fw_cfg's DMA interface (port 0x514) moves the data in one access: take a firmware that \
+            uses this interface, and a machine type that has it"
     } else if name.contains("IDE") {
-        "bus-master DMA or a paravirtual disk (virtio-blk); failing that, more sectors a command \
-         (READ MULTIPLE)"
+        "use bus-master DMA or a paravirtual disk (virtio-blk), or else more sectors per command \
+            (READ MULTIPLE)"
     } else {
-        "an interface that moves more an access: DMA, shared memory, string instructions, a \
-         paravirtual device"
+        "an interface that moves more bytes per access: DMA, shared memory, string instructions, \
+            a paravirtual device"
     }
 }

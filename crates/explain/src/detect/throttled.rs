@@ -134,12 +134,14 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
     Some(Candidate {
         why: Why::Throttled,
         summary: format!(
-            "{name} gets a CPU at multiples of {period} only: throttled, it seems (a cgroup's cpu.max)"
+            "{name} gets a CPU only at multiples of {period}: it seems to be throttled (a \
+                cgroup's cpu.max)"
         ),
         subject: name,
         saving: ticks,
         chain: vec![link(view, file, claim, count, ticks, None)],
-        suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time".into(),
+        suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time"
+            .into(),
         confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)".into(),
         max_severity: Some(if other_program { Severity::Low } else { Severity::Medium }),
         other_program,

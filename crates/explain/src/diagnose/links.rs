@@ -79,7 +79,7 @@ impl Cause<'_> {
             )
         });
         let claim = format!(
-            "the n-th takes {} + {} × n{calls} (R² {}): quadratic in all",
+            "the n-th takes {} + {} × n{calls} (R² {}): the total is quadratic",
             view.time(growth.intercept.max(0.0)),
             view.time(growth.slope),
             three_digits(growth.r2)

@@ -20,7 +20,7 @@ pub use image::Cache;
 pub use make::Made;
 pub use method::Method;
 pub use pages::Pages;
-pub use prefetch::{prefetch_list, Gain, Prefetch};
+pub use prefetch::{prefetch_list, read_list, Gain, Prefetch};
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 

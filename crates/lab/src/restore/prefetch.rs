@@ -55,6 +55,15 @@ pub fn prefetch_list(pages: &Pages, nonce: Option<&str>) -> String {
     text
 }
 
+/// The text of a list, as [`prefetch_list`] writes it.
+///
+/// # Errors
+/// A file that cannot be read, or above 256 MiB.
+pub fn read_list(file: &Path) -> std::io::Result<String> {
+    let text = vmeter_base::files::read_limited(file, 256 << 20)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// A list that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct List {
@@ -164,9 +173,8 @@ pub(super) fn narrow(image: &Path, run: &SavedRun) -> Result<()> {
 
 /// The list of a snapshot's own restores, if there were any.
 pub(super) fn own(image: &Path) -> Result<Option<List>> {
-    const MOST: u64 = 256 << 20;
-    let text = vmeter_base::files::read_limited(&image.join(OWN), MOST).ok();
-    text.map(|text| List::parse(&String::from_utf8_lossy(&text))).transpose()
+    let text = read_list(&image.join(OWN)).ok();
+    text.map(|text| List::parse(&text)).transpose()
 }
 
 /// The pages of ranges, one by one.

@@ -160,10 +160,7 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
     let what = match says_so {
         true if !may_ask => format!("{name}, by its name"),
         true => format!("{name}, by its name and version"),
-        false => format!(
-            "vmeter recognises vmeter recognises {name} by its name, but not by its \
-            {option}"
-        ),
+        false => format!("{name}, which vmeter recognises by its name, but not by its {option}"),
     };
     machine.choose("vmm", shown, what);
     machine.dialect = Some(dialect).filter(|_| says_so);
