@@ -87,10 +87,10 @@ impl fmt::Display for Exceeded {
             Exceeded::Unpacked { most, allowance: Allowance { floor, factor, .. }, stored } => {
                 write!(
                     f,
-                    "the file unpacks to more than {most} bytes; the limit for the {stored} \
-                        compressed bytes read so far is {factor} times their number plus {} MiB. \
-                        The file may be a decompression bomb. If you trust the file, unpack it \
-                        yourself: vmeter reads uncompressed files without this limit",
+                    "the file unpacks to more than {most} bytes. The limit is {factor} times the \
+                        compressed bytes read so far ({stored}), plus {} MiB. The file may be a \
+                        decompression bomb. If you trust the file, unpack it yourself: vmeter \
+                        reads uncompressed files without this limit",
                     floor >> 20
                 )
             }

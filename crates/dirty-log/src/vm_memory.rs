@@ -49,7 +49,8 @@ impl Clone for SummaryBitmap {
 
 impl SummaryBitmap {
     /// Harvests into a copy of all words, clean ones too.
-    #[must_use = "the pages that it returns are no longer marked; to drop them, call `reset`"]
+    #[must_use = "the call returns the marked pages and clears their marks; to clear the marks \
+        only, call `reset`"]
     pub fn get_and_reset(&self) -> Vec<u64> {
         let mut words = vec![0; self.len().div_ceil(64)];
         self.harvest_words(|i, word| words[i] = word);

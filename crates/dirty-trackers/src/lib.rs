@@ -141,7 +141,7 @@ impl TrackedSlot {
     fn check_in(&self, page_size: usize) -> Result<(), TrackError> {
         let wrong = |what| Err(TrackError::Slot { slot: self.id, what });
         if self.bytes == 0 || self.bytes % page_size != 0 {
-            return wrong("its size is not a whole number of the host's pages");
+            return wrong("its size is not a multiple of the host's page size");
         }
         if self.host.addr() % page_size != 0 || self.gpa % page_size as u64 != 0 {
             return wrong("its addresses are not multiples of the host's page size");

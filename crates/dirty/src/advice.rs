@@ -66,8 +66,8 @@ pub(crate) fn advice(
         );
     } else if told > 1 {
         reason.push_str(
-            "; including the guest's writes, the trackers do not differ \
-            significantly, but this tracker uses the least host time",
+            "; with the time of the guest's writes added, the trackers do not differ \
+                significantly, but this tracker uses the least host time",
         );
     }
     let strategies = strategies(rows);

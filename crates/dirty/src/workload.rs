@@ -12,7 +12,7 @@ vmeter_base::words! {
         Migration = "migration",
         /// Nothing.
         Idle = "idle",
-        /// Pages of the buffer without order.
+        /// Pages of the buffer in random order.
         Random = "random",
         /// Pages of the buffer one after the other.
         Sequential = "sequential",

@@ -24,7 +24,7 @@ fn weigh(finding: &mut Finding, before: f64) {
     let now = finding.saving_share;
     let claim = if before > 0.0 {
         format!(
-            "{} of the traced time, against {} in the trace it is compared with",
+            "{} of the traced time, against {} in the baseline trace",
             brief_percent(now),
             brief_percent(before)
         )

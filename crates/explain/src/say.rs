@@ -24,7 +24,7 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
             "events were overwritten before vmeter read the trace, so the trace begins in the \
                 middle",
         );
-        say(losses.uncounted_gaps, "gaps where events were lost and nobody counted them");
+        say(losses.uncounted_gaps, "gaps where an unknown number of events was lost");
         say(losses.unreadable, "lines or records could not be understood");
         all.extend(losses.missing.iter().map(|what| format!("{file}: {what}")));
     }

@@ -53,7 +53,7 @@ fn a_single_stall_is_told_with_what_ended_it() {
     assert!(finding.saving_s.is_some_and(|s| (0.19..0.21).contains(&s)), "{finding:?}");
     says(
         &result,
-        "goes to sleep in futex(wait); what ended it: 200 ms later worker (200) wakes it",
+        "goes to sleep in futex(wait); what ended the sleep: 200 ms later, worker (200) wakes the thread",
     );
     says(&result, "asleep until interrupt 11 virtio0");
     let events: Vec<&str> = finding
@@ -69,7 +69,7 @@ fn a_single_stall_is_told_with_what_ended_it() {
 fn where_nothing_is_recorded_that_is_said() {
     let result = once(|trace| trace.now += 300_000);
     assert_eq!(kinds(&result), ["stall"], "{:#?}", result.findings);
-    says(&result, "last seen is kvm_exit on CPU 0, then kvm_entry");
+    says(&result, "last event is kvm_exit on CPU 0; the next event is kvm_entry");
 }
 
 #[test]

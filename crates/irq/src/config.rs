@@ -12,7 +12,7 @@ vmeter_base::words! {
     /// How far the growth with the number of vectors is measured.
     #[derive(Default)]
     pub enum FitRange {
-        /// Up to --vfs, and then again at this host's limit of routes.
+        /// Measure up to --vfs VFs, then once more at this host's limit of routes.
         #[default]
         Limit = "limit",
         /// Up to --vfs.

@@ -16,8 +16,8 @@ pub enum IrqError {
     Vm(#[from] VmError),
     /// KVM has no GSI routing or no irqfd.
     #[error(
-        "this host's KVM lacks {0}, which routes of MSI-X vectors need (Linux 2.6.32 and later on \
-            x86, with the irqchip in the kernel)"
+        "this host's KVM lacks {0}, and vmeter cannot route MSI-X vectors without it (Linux \
+            2.6.32 and later have it on x86, with the irqchip in the kernel)"
     )]
     Capability(&'static str),
     /// More vectors than the host has routes.

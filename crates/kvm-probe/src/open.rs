@@ -56,8 +56,8 @@ pub(crate) fn module_hint(flags: &str) -> String {
             that"
             .into()
     } else if has("hypervisor") {
-        "this host is a virtual machine whose CPU has neither vmx nor svm: enable nested \
-            virtualisation on its own host"
+        "this host is a virtual machine, and its CPU has neither vmx nor svm: enable nested \
+            virtualisation on the machine that runs it"
             .into()
     } else {
         "the CPU has neither vmx nor svm: enable virtualisation in the firmware setup".into()

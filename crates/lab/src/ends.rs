@@ -65,7 +65,10 @@ impl Ends {
             }
         }
         if a.1.is_unknown() && b.1.is_unknown() {
-            return Some(format!("how the guests of both ended is not known, {TO_LEARN_IT}"));
+            return Some(format!(
+                "vmeter does not know how the guests of the two machines ended, \
+                {TO_LEARN_IT}"
+            ));
         }
         for (name, ends) in [b, a] {
             if ends.is_unknown() {
@@ -76,8 +79,8 @@ impl Ends {
         let known = !a.1.to.is_empty() && !b.1.to.is_empty();
         (known && a.1.to != b.1.to).then(|| {
             format!(
-                "{} is measured to its {}, {} to its {}; --until with the same ready point for \
-                 both makes them comparable",
+                "vmeter measured {} to its {}, but {} to its {}: to make them comparable, give \
+                    both the same ready point with --until",
                 a.0,
                 words(a.1),
                 b.0,

@@ -188,8 +188,8 @@ impl Repeats {
             return (seen > effect).then(|| {
                 format!(
                 "--detect {effect}: vmeter planned {runs} runs of each machine to find {effect} \
-                 %, but the noise of all runs is larger, and with 80 % power they find only \
-                 {seen:.1} %: --runs N makes more"
+                    %, but the runs were noisier than it expected: the smallest difference that \
+                    they find with 80 % power is {seen:.1} %. For more runs, give --runs N"
             )
             });
         };

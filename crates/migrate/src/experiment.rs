@@ -126,7 +126,11 @@ fn tsc_hz(first: ClockReading) -> Result<f64, MigrateError> {
     }
     let conversion = Conversion::from_tsc(&[first, last]);
     conversion.map(|conversion| 1e9 / conversion.rate()).ok_or_else(|| {
-        MigrateError::Host("this host's time stamp counter does not run; the guest needs it".into())
+        MigrateError::Host(
+            "this host's time stamp counter does not advance, but the guest needs \
+            it"
+            .into(),
+        )
     })
 }
 
@@ -221,7 +225,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its runs are migrations, not boots; settings are compared in one session, by -L NAME=A,B")
+        Err("its runs are migrations, not boots; to compare settings in one session, use -L \
+            NAME=A,B")
     }
 }
 

@@ -125,8 +125,8 @@ impl<'a> Pair<'a> {
         let socket = folder.path().join(SOCKET);
         if socket.as_os_str().len() > SOCKET_PATH {
             return Err(MigrateError::Usage(format!(
-                "{}: longer than the {SOCKET_PATH} bytes that the path of a UNIX socket can have: \
-                 set TMPDIR to a shorter one, e.g. TMPDIR=/tmp",
+                "{}: the path of a UNIX socket can have at most {SOCKET_PATH} bytes, and this \
+                    one is longer: set TMPDIR to a shorter path, e.g. TMPDIR=/tmp",
                 socket.display()
             )));
         }

@@ -16,7 +16,7 @@ vmeter_base::words! {
     /// How a run is watched.
     #[derive(Default)]
     pub enum WatchLevel {
-        /// Nothing attached: spawn, wait, rusage.
+        /// Attach nothing: only start the VMM, wait for it, and read its rusage.
         None = "none",
         /// The whole timeline with every initcall, at a cost too small to matter.
         #[default]

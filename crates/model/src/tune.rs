@@ -36,7 +36,7 @@ vmeter_base::words! {
         Chipset = "chipset",
         /// Names of devices, and their order.
         Names = "names",
-        /// Watchdogs, tracers and others that find faults of the guest's kernel.
+        /// Watchdogs, tracers and other checks that find faults in the guest's kernel.
         Debug = "debug",
         /// The kernel's file, unchanged.
         Kernel = "kernel",

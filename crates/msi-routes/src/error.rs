@@ -58,7 +58,10 @@ pub enum RouteError {
         source: Errno,
     },
     /// The vector's interrupts come from a gate, whose eventfd can't be exchanged.
-    #[error("the vector's interrupts come from a gate, which has no external eventfd to exchange")]
+    #[error(
+        "the vector's interrupts come from a gate, so the vector has no external eventfd to \
+        replace"
+    )]
     NotExternal,
     /// A gate can be given up only where its message may go to KVM by itself.
     #[error(

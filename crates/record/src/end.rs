@@ -246,7 +246,7 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
     let restarted = |line: &str| End::new(Cause::Restart, format!("{by_log}: {line}"));
     let crashed = || {
         let noted = match clues.triple_faults {
-            1 => "1 triple fault in the VMM's log or KVM's".to_owned(),
+            1 => "1 triple fault in the log of the VMM or of KVM".to_owned(),
             n => format!("{n} triple faults in the VMM's log or KVM's"),
         };
         End::new(Cause::TripleFault, noted)
@@ -436,9 +436,9 @@ fn let_go(vmm: &Left) -> String {
 /// What was vmeter's own and went on behind the process that was launched.
 fn left_behind(exit: &Exit) -> String {
     format!(
-        "{}, but the command left running: {} (vmeter ended it). A run lasts from the exec of the \
-         launched command to that command's end: leave -daemonize out, and let a wrapper wait \
-         for its VMM",
+        "{}, but the command left a process running: {} (vmeter ended it). A run lasts from the \
+            exec of the launched command to that command's end: leave -daemonize out, and let a \
+            wrapper wait for its VMM",
         exit.status,
         exit.left_behind.join(", ")
     )

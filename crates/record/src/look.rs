@@ -321,7 +321,7 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
                     event has no time"
                 )
             }
-            None => format!("nothing in its log or trace says so far that it reached {until}"),
+            None => format!("so far, nothing in its log or trace shows that it reached {until}"),
         };
         run.outcome = Outcome::UnexpectedEnd { how };
     } else if has_ended && request.until.is_none() && !of_guest.is_empty() {
@@ -336,9 +336,9 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
-            "the guest does not say when it was up: the run ends with the last line of its log \
-             before {} s of silence, or before vmeter looked. To choose another end, use --until \
-             line:REGEX",
+            "the guest does not say when it was up: the run ends with the last log line that {} \
+                s of silence follow or, without such a silence, with the last line before vmeter \
+                looked. To choose another end, use --until line:REGEX",
             SILENCE / 1_000_000_000
         ));
         if now.saturating_sub(run.total_ns) < SILENCE && run.origin == Origin::Look {

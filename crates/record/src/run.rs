@@ -231,9 +231,8 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     warnings.extend(exit.let_go.then(|| LET_GO.to_owned()));
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
-            "--until systemd-ready: systemd printed no line on the console about a reached \
-             target; in a guest that boots with quiet, it prints one only with {SYSTEMD_SAYS}: \
-             add this {}",
+            "--until systemd-ready: systemd reported no reached target on the console; with \
+                quiet, systemd reports targets only with {SYSTEMD_SAYS}: add this {}",
             loader_file::of_console(request.context.dir)
         ));
     }

@@ -354,7 +354,7 @@ impl<P: Planned> Session<P> {
         if machines.is_empty() || machines.iter().any(|machine| machine.label == run.label()) {
             return None;
         }
-        said(format!("it is of a machine {:?}, which session.json does not have", run.label()))
+        said(format!("it belongs to machine {:?}, which session.json does not list", run.label()))
     }
 
     /// Notes that this host carries out what is left.

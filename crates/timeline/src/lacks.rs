@@ -29,8 +29,9 @@ fn untold(facts: &RunIndex<'_>) -> Option<String> {
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
         "the kernel can't trace its initcalls (no CONFIG_FTRACE), so no initcall has a name. \
          With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel logs its \
-         initcalls and does not print them. vmeter adds the last two itself if the console is \
-         quiet and if it may. The kernel needs no new configuration"
+         initcalls and does not print them. vmeter adds the last two parameters itself if the \
+         console is quiet and vmeter may change the command line. The kernel needs no new \
+         configuration"
             .to_owned()
     })
 }
@@ -49,7 +50,8 @@ fn rough(facts: &RunIndex<'_>) -> Option<String> {
     (!lacking.is_empty() && typical > ROUGH_NS).then(|| {
         format!(
             "the times of the kernel's log lines are off by {:.1} ms, because vmeter cannot read \
-             this kernel's clock in RAM; with {}, it can, to 0.02 ms",
+                this kernel's clock in RAM; with {}, vmeter can read it, and the times are off \
+                by 0.02 ms at most",
             typical as f64 / 1e6,
             lacking.join(" and ")
         )

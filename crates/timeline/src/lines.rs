@@ -236,9 +236,9 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
         ),
         count => format!(
             "vmeter ignores the times of {count} kernel log lines on the console, from \
-             {first:.3} s on, because the kernel logged them earlier than the console showed \
-             them (dmesg or klogd printed them again, the console lagged, or the clock of their \
-             CPU had not begun)"
+                {first:.3} s on, because the console showed these lines later than the kernel \
+                logged them. Causes: dmesg or klogd printed them again, the console lagged, or \
+                the clock of their CPU had not begun"
         ),
     })
 }

@@ -76,9 +76,9 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     });
     let unplaced = (facts.log_unplaced > 0).then(|| {
         format!(
-            "vmeter does not know the times of the {} records in the kernel's log, so it names \
-             no span after them: the console showed no line of the kernel, and the guest's RAM \
-             has no clock that vmeter can read",
+            "vmeter does not know the times of the {} records in the kernel's log, so it makes \
+                no spans from them: the console showed no line of the kernel, and the guest's \
+                RAM has no clock that vmeter can read",
             facts.log_unplaced
         )
     });
@@ -136,9 +136,10 @@ pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
 /// Why nothing is known of a kernel that was seen to begin.
 const KERNEL_UNSEEN: &str =
     "vmeter saw the kernel, but not what it did (no initcall events, and no line of its log). To \
-     trace its initcalls, add trace_event=initcall:* to the kernel's command line. If you give a \
-     VMM's own command line, name the kernel with --kernel FILE. If the kernel lacks \
-     CONFIG_FTRACE, add quiet initcall_debug log_buf_len=512K, and it logs them";
+        trace its initcalls, add trace_event=initcall:* to the kernel's command line. If you \
+        give a VMM's own command line, name the kernel with --kernel FILE. If the kernel lacks \
+        CONFIG_FTRACE, add these instead, and the kernel logs its initcalls: quiet \
+        initcall_debug log_buf_len=512K";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
     "vmeter saw the kernel, but does not know the times of its log's lines. With TCG, --watch \

@@ -170,7 +170,7 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
              rest"
         }
         (false, true) => {
-            "vmeter did not see when the VMM loaded which part of the snapshot: name the \
+            "vmeter did not see when the VMM loaded each part of the snapshot: name the \
                 snapshot's files with --image FILE"
         }
         (true, false) => {

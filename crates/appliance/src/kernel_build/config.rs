@@ -51,7 +51,7 @@ fn debian(options: &BuildOptions, source: &Path, work: &Path, off: &[String]) ->
     let kernel = kernel::list_in(&options.cache).pop().ok_or(Error::NoModules)?;
     let base = kernel.config.ok_or(Error::NoKernel {
         package: kernel.vmlinuz,
-        expected: "the configuration beside it, as a Debian package has it",
+        expected: "the configuration next to the kernel image, where a Debian package puts it",
     })?;
     let mut text = fs::read_to_string(&base).at(&base)?;
     // The last of several lines wins.

@@ -5,10 +5,10 @@ vmeter_base::words! {
     pub enum Config {
         /// Debian's configuration without modules: only what it builds into the kernel.
         Debian = "debian",
-        /// Debian's, without the options whose initcalls took over 1 ms in a measured boot and that
-        /// the guest does not need.
+        /// Debian's, without options that the guest does not need and whose initcalls took over 1 ms
+        /// in a measured boot.
         Custom = "custom",
-        /// allnoconfig and what it takes to boot, to be measured and to shut down.
+        /// allnoconfig plus the options needed to boot, measure and shut down the guest.
         Minimal = "minimal",
     }
 }

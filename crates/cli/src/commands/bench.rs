@@ -29,8 +29,8 @@ pub struct Bench {
     /// from the noise of the first runs; --runs is the maximum (default: exactly --runs).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
-    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
-    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
+    /// p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
     /// When a machine is too slow, against the first.

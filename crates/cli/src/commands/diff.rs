@@ -16,8 +16,8 @@ pub struct Diff {
     pub a: OsString,
     /// After.
     pub b: OsString,
-    /// Print how many runs detecting a difference of PCT percent needs, and exit. To make these
-    /// runs, use `vmeter boot --baseline DIR --detect PCT`.
+    /// Print how many runs are needed to detect a difference of PCT percent, and exit. To make
+    /// these runs, use `vmeter boot --baseline DIR --detect PCT`.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// When B is too slow.

@@ -39,8 +39,7 @@ pub struct Dirty {
     /// the slot that the workload writes to (default: the workload's own slots).
     #[arg(long, value_name = "FILE")]
     slots: Option<PathBuf>,
-    /// Percentage of the buffer that the workloads random and sequential write in each pass
-    /// (default: 50).
+    /// Percentage of the buffer that one pass of `random` or `sequential` writes (default: 50).
     #[arg(long, value_name = "PCT")]
     dirty: Option<f64>,
     /// Size of the buffer that the workload writes, MiB (default: 256; the published measurement
@@ -83,7 +82,7 @@ pub struct Dirty {
 /// Largest file of slots that is read, bytes.
 const MAX_SLOTS_FILE: u64 = 1 << 20;
 const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statistics (default: 0)";
-const RUNS: &str = "Passes of each tracker (default: 5; 3 for the workload migration, as in the \
+const RUNS: &str = "Passes of each tracker (default: 5; for the workload `migration` 3, as in the \
     published measurement). With --resume, a larger number adds passes";
 const PIN: &str =
     "CPUs of the thread that harvests dirty pages, e.g. 1; the guests run on the remaining CPUs \

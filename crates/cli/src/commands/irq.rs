@@ -44,8 +44,8 @@ pub struct Irq {
     /// Skip the traced runs, which show where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
-    /// Also set up N VMs at once, and show p50 and p99 of their times; LIST is e.g. 1,8,32
-    /// (default: none).
+    /// For each N in LIST, e.g. 1,8,32, also set up N VMs at once, and show p50 and p99 of their
+    /// times (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
     vms: Vec<usize>,
     /// PCI addresses of real devices that are bound to vfio-pci (default: a VM without devices).

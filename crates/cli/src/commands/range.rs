@@ -19,7 +19,7 @@ use vmeter_session::{Interrupt, Session, Views, Watch};
 /// `vmeter range`.
 #[derive(Debug, Args)]
 pub struct Range {
-    /// The commits to measure: A..B. vmeter compares the others with A.
+    /// The commits to measure: A..B and A itself, with which vmeter compares the others.
     #[arg(value_name = "A..B", required_unless_present = "resume")]
     pub range: Option<String>,
     /// The git repository. vmeter only reads it.

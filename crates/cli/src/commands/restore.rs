@@ -63,8 +63,8 @@ pub struct Restore {
     /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
     #[arg(long)]
     pub no_boot: bool,
-    /// Start N VMs at once, then each further number in turn, --runs times each. The report has p50,
-    /// p90, p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
+    /// p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
     pub concurrency: Vec<u32>,
     /// Show all tables (default: phases and snapshots).

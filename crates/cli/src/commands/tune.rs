@@ -28,7 +28,7 @@ pub struct Tune {
     /// cards, ready point and power-off (default: no others).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Keep>())]
     pub keep: Vec<Keep>,
-    /// Kinds of change to try although they make the guest or its data less safe, or replace its
+    /// Also try these kinds of change, which make the guest or its data less safe, or replace its
     /// kernel (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Allow>())]
     pub allow: Vec<Allow>,

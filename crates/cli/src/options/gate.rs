@@ -11,8 +11,8 @@ use vmeter_session::AnySession;
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
     /// Set the exit status by how much slower the machine is (default: no gate). 1: its typical run
-    /// or its mean is slower by more than PCT percent (lower end of that interval above PCT). 0:
-    /// neither is slower by more (upper ends of both intervals at most PCT). 4: inconclusive.
+    /// or its mean is more than PCT percent slower (the lower end of its interval is above PCT). 0:
+    /// neither is (the upper ends of both intervals are at most PCT). 4: inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
     /// How --fail-if-slower exits if it is inconclusive (default: exit status 4).

@@ -8,8 +8,8 @@ pub struct Views {
     /// Show all tables (default: one screen of 24 lines).
     #[arg(long)]
     pub long: bool,
-    /// Show all activities, longest first, with their time on the critical path. The column
-    /// `self` is the time without named parts.
+    /// Show all activities, longest first, with their time on the critical path. The column `self`
+    /// is the time minus that of the activity's named parts.
     #[arg(long)]
     pub blame: bool,
     /// Show the chain of steps that determined when the boot ended, from the end back to the start.

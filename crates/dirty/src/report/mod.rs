@@ -239,8 +239,8 @@ impl<'a> DirtyReport<'a> {
     fn crossovers(&self) -> String {
         let line = |crossover: &DirtyCrossover| {
             format!(
-                "{}: {} is fastest below {} dirty pages per pass ({} of memory), {} above, up to \
-                 10 % of the buffer",
+                "{}: {} is fastest below {} dirty pages per pass ({} of memory), and {} is \
+                    fastest from there to 10 % of the buffer",
                 match crossover.of {
                     CrossoverOf::Collect => "host time alone, by these lines",
                     CrossoverOf::Total => "with the guest's write faults",
@@ -252,7 +252,9 @@ impl<'a> DirtyReport<'a> {
             )
         };
         let lines: Vec<String> = self.result.crossovers.iter().map(line).collect();
-        lines.join("; ") + ". Costs per page that differ by less than a quarter count as equal."
+        lines.join("; ")
+            + ". Costs per page count as equal if they differ by less than a \
+            quarter."
     }
 
     fn trackers(&self, document: &mut Document) {

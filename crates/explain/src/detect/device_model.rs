@@ -58,7 +58,7 @@ impl DeviceModel {
             subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
             saving,
             summary: format!(
-                "{who} serves {} accesses of {} ports while the vCPU waits, {} of the time",
+                "{who} serves {} accesses to {} ports while the vCPU waits, {} of the time",
                 grouped(&count.to_string()),
                 all.len(),
                 brief_percent(view.share(total)),
@@ -66,8 +66,8 @@ impl DeviceModel {
             chain,
             suggestion:
                 "make fewer accesses: use DMA or a paravirtual disk instead of IDE by PIO; and \
-                    make each access cheaper in the device model (system calls, a busy dom0 \
-                    vCPU)"
+                    make each access cheaper in the device model: avoid system calls and a busy \
+                    dom0 vCPU"
                     .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
                 (to see the calls during the accesses: record this in dom0, and explain both \
@@ -104,11 +104,11 @@ impl DeviceModel {
             format!("{} (of {runs} runs in all, on {cpus} CPUs)", said(&(*function, *own)))
         });
         let claim = format!(
-            "{} wakes kworkers, in process context, which then run {}; in which call is {}",
+            "{} wakes kworkers from process context, and they then run {}; the call that wakes them is {}",
             view.thread(model),
             all.take(5).collect::<Vec<_>>().join(", "),
             if view.evidence.seen(model.file).syscalls {
-                "in its calls"
+                "in the trace"
             } else {
                 "not recorded (raw_syscalls)"
             }
@@ -238,9 +238,8 @@ fn on_every_cpu(
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
         suggestion:
-            "keep the call that drains or waits for every CPU (move_pages, mbind, formerly \
-                     mlock) out of the path of a hypercall: lock the buffer once; stop-gap: fewer \
-                     CPUs for dom0"
+            "lock the buffer once, so that no hypercall waits for a call that drains or waits \
+                for every CPU (move_pages, mbind, formerly mlock); stop-gap: fewer CPUs for dom0"
                 .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

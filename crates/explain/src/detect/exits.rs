@@ -165,8 +165,8 @@ impl PciPorts {
                 &[subject.first.map(|place| (0, place)), subject.worst],
             )],
             subject: name,
-            suggestion: "use a machine with ECAM (q35, MMCONFIG enabled): one exit a word; fewer \
-                         buses and functions to scan save both"
+            suggestion: "use a machine with ECAM (q35, MMCONFIG enabled), where a word costs one \
+                exit; to save both exits of a word, let the guest scan fewer buses and functions"
                 .into(),
             confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (the counts include \
                 pci_config_reads and pci_config_writes)"
@@ -179,8 +179,8 @@ impl PciPorts {
 fn bytes_link(view: &View<'_>, key: Key, subject: &Subject) -> Link {
     let mean = subject.total as f64 / subject.timed.max(1) as f64;
     let claim = format!(
-        "each byte written is an exit: {} writes to {}, {} each (median {}), {} in all, {} of the \
-         traced time",
+        "each byte written causes an exit: {} writes to {}, {} each (median {}), {} in all, {} \
+            of the traced time",
         subject.count,
         view.subject(key),
         view.time(mean),

@@ -59,7 +59,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
             None if view.is_foreign(group) => continue,
             None if view.own().is_some() => {
-                "what the recording's maker started, or what that waits for".to_string()
+                "a process that the recording was made of, or one that such a process waits for"
+                    .to_string()
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
@@ -80,8 +81,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
     if all.is_empty() && evidence.runs_seen() {
         all.push(Followed {
             subject: "threads by their time".into(),
-            because: "no guest is in the trace, and no threads wait for each other much: --comm \
-                      NAME follows others"
+            because: "no guest is in the trace, and hardly any threads wait for each other: \
+                choose the threads to follow with --comm NAME"
                 .into(),
         });
     }

@@ -103,8 +103,9 @@ impl Gap {
             subject: name,
             saving: ticks,
             chain,
-            suggestion: "look at what the VMM does there: a lock, a page fault, a wait for a disk \
-                         or another process; record more kinds of events if nothing is seen"
+            suggestion: "look at what the VMM does there: a lock, a page fault, a wait for a \
+                disk or another process; if the trace shows nothing there, record more kinds of \
+                events"
                 .into(),
             confirm: format!("vmeter trace report TRACE (from the stamp {} on)", long.place.stamp),
             max_severity: Some(Severity::Medium),
@@ -118,7 +119,7 @@ impl Gap {
         let Some(sleep) = long.sleep else {
             let claim = format!(
                 "the trace does not show that its thread sleeps in this gap: its last event is \
-                    {} on CPU {}, then {} at {} after that",
+                    {} on CPU {}; the next event is {}, {} later",
                 long.place.event,
                 long.place.cpu,
                 long.ended.map_or("the end", |place| place.event),
@@ -137,8 +138,8 @@ impl Gap {
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));
         let claim = format!(
-            "last seen: {} after its begin the thread goes to sleep in {call}; what ended it: {} \
-             later {by} wakes it",
+            "last seen: {} after the start, the thread goes to sleep in {call}; what ended the \
+                sleep: {} later, {by} wakes the thread",
             after(sleep.start),
             view.time(ticks as f64)
         );
@@ -176,7 +177,7 @@ impl Gap {
             })
             .collect();
         let claim = format!(
-            "its time, followed from each thread to the thread that woke it: {}",
+            "where its time went, traced from each thread to the thread that woke it: {}",
             words.join(", ")
         );
         (!words.is_empty()).then(|| view.link(key.file, claim, (1, long.total), &[], &[None]))

@@ -191,10 +191,10 @@ fn unanswered(name: &str, port: u16, times: &str) -> [String; 3] {
 /// Data that nobody acknowledges, likewise.
 fn lost(port: u16, times: &str) -> [String; 3] {
     [
-        format!("TCP sends data for port {port} again {times} times: packets are lost"),
+        format!("TCP retransmits data {times} times to port {port}: packets are lost"),
         format!(
-            "TCP sends {times} segments for port {port} again (tcp_retransmit_skb); it waits 200 \
-                ms or more for each, if no later segment was acknowledged"
+            "TCP retransmits {times} segments for port {port} (tcp_retransmit_skb); if no later \
+                segment was acknowledged, it waits 200 ms or more for each"
         ),
         "find where packets are lost: ip -s link, tc -s qdisc, nstat -az TcpRetransSegs".into(),
     ]

@@ -50,11 +50,11 @@ impl SlowInLog {
             | SubjectKind::LoggedMmio { write: true, .. } => {
                 "from this line to the next line of the same thread"
             }
-            _ => "from the thread's line before to its own",
+            _ => "from the thread's previous line to this line",
         };
         let claim = format!(
-            "{bound}, {name} takes a median of {}, {} times: {} in all, {} of the traced time; \
-                the log does not tell for how much of this time the guest runs",
+            "{bound}, {name} takes {} (median of {} times): {} in all, {} of the traced time; \
+                the log does not tell how much of this time the guest runs",
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),
@@ -79,8 +79,8 @@ impl SlowInLog {
                 &places,
             )],
             subject: name,
-            suggestion: "record KVM's events beside the log: these tell when the guest goes on, \
-                         and what its thread does until then"
+            suggestion: "record KVM's events as well as the log: the events show when the guest \
+                continues, and what its thread does until then"
                 .into(),
             confirm: "vmeter explain -- COMMAND".into(),
             max_severity: Some(Severity::Medium),

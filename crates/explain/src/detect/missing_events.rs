@@ -41,9 +41,9 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
     let gaps = files.filter_map(|file| Some((*file, view.evidence.ends.gaps(*file)?)));
     gaps.map(|(file, part)| {
         format!(
-            "{}: {} of the switches do not follow upon the one before on their CPU: only some \
-             threads are recorded (set_event_pid, perf without -a), and who else had a CPU or \
-             ended a wait is not known",
+            "{}: {} of the switches do not continue from the previous switch on the same CPU: \
+                the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
+                not know which other threads had a CPU or ended a wait",
             view.file(file),
             brief_percent(part)
         )

@@ -18,8 +18,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         false => format!("mean {} (median {})", view.time(mean), view.time(median)),
     };
     let claim = format!(
-        "{name}: {own} against a median of {} of {} others, {} times that; {} {} take {} \
-         beyond it, {} of the traced time",
+        "{name}: {own}, while the median is {} for {} others, so {} times as much; {} {} take {} \
+            more than the median, {} of the traced time",
         view.time(peers.typical),
         peers.count,
         three_digits(peers.ratio),
@@ -53,7 +53,7 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         saving: peers.excess,
         chain: vec![chain],
         suggestion:
-            "record what the device model does during the slow one: system calls, switches, \
+            "record what the device model does during the slow request: system calls, switches, \
                 wake-ups and work items of its threads"
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),

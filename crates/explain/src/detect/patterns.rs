@@ -122,9 +122,9 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "{name} {} times: call n moves {} + {} × n bytes (R² {}), {} in all, which grows \
-                with the square of the number of calls; {names} take {}, and {} if opening and \
-                truncating are included",
+            "{name} {} times: call n moves {} + {} × n bytes (R² {}); the total, {}, grows with \
+                the square of the number of calls; {names} take {}, or {} with opening and \
+                truncating",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -184,7 +184,8 @@ fn grows(
                 view.time(growth.last)
             ),
             format!(
-                "call n of {} takes {} + {} × n (R² {}): {} in all, quadratic in their number",
+                "call n of {} takes {} + {} × n (R² {}): {} in all, quadratic in the number of \
+                    calls",
                 grouped(&calls.count.to_string()),
                 view.time(growth.intercept.max(0.0)),
                 view.time(growth.slope),
@@ -248,7 +249,8 @@ fn herd(
     let (by, woken) = (view.threads(by), view.threads(woken));
     let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
-        "{} calls of {call} wake {} threads, {} each; {} of {} turns of {woken} end without a call that does something",
+        "{} calls of {call} wake {} threads, {} each; {} of {} times that {woken} ran, it slept \
+            again without a useful call",
         grouped(&wakes.instances.to_string()),
         grouped(&wakes.wakes.to_string()),
         three_digits(each),
@@ -345,8 +347,8 @@ fn hand_over(
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim =
         format!(
-        "{} waits {count} times for {}, which wakes it, {round} a round; {computing} of its {} \
-            is its own computing, and the rest is calls, wake-ups and waits for a CPU",
+        "{} waits {count} times for {} to wake it, {round} a round; {computing} of its {} is its \
+            own computing, and the rest is calls, wake-ups and waits for a CPU",
         pair.0, pair.1, view.time(life as f64)
     );
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);

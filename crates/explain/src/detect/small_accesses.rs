@@ -66,7 +66,7 @@ impl SmallAccesses {
         let bound = if logged {
             "the log does not show how much of this code the guest executes"
         } else {
-            "by what is seen of them in user space"
+            "as far as the trace shows them in user space"
         };
         let claim = format!(
             "{count} of {} accesses, one every {}: {} in all, {} of the traced time, {bound}; none is \

@@ -130,8 +130,10 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &PathSegment) -> Link {
     words.extend(missing(view, path, level));
     if level.assumed.ticks > 0 {
         let time = view.time(level.assumed.ticks as f64);
-        words
-            .push(format!("what ended {time} of that is not recorded: taken to be as where it is"));
+        words.push(format!(
+            "the trace does not record what ended {time} of that: vmeter assumes \
+                the same as where it is recorded"
+        ));
     }
     let time = view.time(whole as f64);
     let role = match (at, view.is_beyond(), path.root) {
@@ -168,7 +170,11 @@ fn missing(view: &View<'_>, path: &Path, level: &PathSegment) -> Option<String> 
     }
     let much = |ticks: u64| ticks * 3 >= level.all.ticks;
     match (much(asleep), much(interrupt)) {
-        (true, _) => Some("what wakes it is not recorded (sched_waking, irq:*)".into()),
+        (true, _) => Some(
+            "the trace lacks the events that show what wakes it (sched_waking, \
+            irq:*)"
+                .into(),
+        ),
         (_, true) => Some("which interrupt is not recorded (irq:*, timer:*)".into()),
         _ => None,
     }

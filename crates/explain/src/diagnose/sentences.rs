@@ -139,7 +139,8 @@ impl Cause<'_> {
                 self.each()
             ),
             End::Deep if self.reclaims() => {
-                format!("sleeps{inside} for a disk (D): too little memory, its pages are reclaimed")
+                format!("sleeps{inside} for a disk (D): memory is short, and the kernel reclaims \
+                    this program's pages")
             }
             End::Deep => format!(
                 "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"

@@ -12,8 +12,7 @@ pub(super) fn pictures(document: &mut Document, result: &ExplainResult) {
     if !result.waits.is_empty() {
         document.heading(
             "The longest waits",
-            "the threads that wait, and what the threads do \
-            for which they wait",
+            "the threads that wait, and what they wait for other threads to do",
         );
     }
     for wait in &result.waits {

@@ -109,11 +109,8 @@ impl<'a> ExplainReport<'a> {
             return;
         }
         let shown = if detail == Detail::Full { all.len() } else { all.len().min(MOST_VCPUS) };
-        document.heading(
-            "Time of each vCPU",
-            "share of the time during which the vCPU is in the \
-            trace",
-        );
+        document
+            .heading("Time of each vCPU", "100 % is the time for which the trace covers the vCPU");
         let mut facts: Vec<Fact> = all.iter().take(shown).map(vcpu).collect();
         if shown < all.len() {
             let more = grouped(&(all.len() - shown).to_string());
@@ -160,8 +157,8 @@ fn is_worth(finding: &Finding) -> bool {
 }
 
 /// How to read a way.
-const LEGEND: &str = "each waits for the next one: how long, and the share of the first one's \
-    time";
+const LEGEND: &str = "each row waits for the next one; the columns are the wait and its share of \
+    the first row's time";
 
 /// Kind, modifier and severity.
 fn words(finding: &Finding) -> String {

@@ -103,8 +103,8 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "number of vfio-msix lines in /proc/interrupts, with the strategy that \
-                has the fewest";
+            let note = "number of vfio-msix lines in /proc/interrupts, counted under the \
+                strategy that has the fewest";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts
@@ -209,7 +209,7 @@ impl<'a> IrqReport<'a> {
                  growth is superlinear",
             ),
             Column::number(&title("fit at"), 0)
-                .meaning("value of the fit at the largest number of vectors of a VM"),
+                .meaning("the fit's value at the largest number of vectors that was measured"),
             Column::number("measured", 0).meaning("the shortest time there"),
         ]);
         for fit in &self.result.fit {
@@ -240,8 +240,9 @@ impl<'a> IrqReport<'a> {
         let at = self.result.fit.iter().find_map(|fit| fit.at_limit.as_ref())?;
         (!off.is_empty()).then(|| {
             format!(
-                "For {}, the measured time at {} vectors differs from the fit by more than a factor of {OFF}: \
-                the growth changes before there, or other programs delayed that measurement.",
+                "For {}, the measured time at {} vectors differs from the fit by more than a \
+                    factor of {OFF}: the growth changes below that number of vectors, or other \
+                    programs delayed that measurement.",
                 off.join(", "),
                 grouped(&at.vectors.to_string())
             )

@@ -136,7 +136,7 @@ impl Waves {
         let kept = state.kept.remove(&request.index);
         let (dir, record) = kept.context("vmeter did not make this concurrent run")?;
         moved(&dir, request.dir)
-            .context("cannot save a run that ran at the same time as others")?;
+            .context("failed to save one of the runs that ran at the same time")?;
         Ok(record)
     }
 }

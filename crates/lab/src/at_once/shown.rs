@@ -243,7 +243,10 @@ fn cause(level: &Level) -> Option<String> {
     let found = match &level.waits_for {
         Ok(found) => found.as_ref()?,
         Err(why) => {
-            return Some(format!("{at_once} at once: what they wait for is not known: {why}."))
+            return Some(format!(
+                "{at_once} VMs at once: vmeter does not know what they wait for, \
+                because {why}."
+            ))
         }
     };
     let kind = match found.kind {
@@ -252,7 +255,8 @@ fn cause(level: &Level) -> Option<String> {
     };
     let than = if found.beyond { " beyond what fewer VMs wait for" } else { "" };
     Some(format!(
-        "{at_once} at once, in a traced warm-up, {} of the time of {}{than}: {kind}. {}",
+        "With {at_once} at once, in a traced warm-up, {} of the time of {}{than} goes to this: \
+            {kind}. {}",
         percent(found.share),
         found.who,
         found.summary

@@ -52,7 +52,9 @@ fn trace(runs: &[SavedRun], label: &str) -> Result<(PathBuf, Vec<i32>), String> 
         run.label == label && run.sources.iter().any(|source| source.name == wave_trace::NAME)
     };
     let Some((dir, run)) = runs.iter().find(own) else {
-        return Err("no wave was traced: vmeter traces warm-ups, --warmup 1 or more".into());
+        return Err(
+            "vmeter traces only warm-ups, and there were none: use --warmup 1 or more".into()
+        );
     };
     let raw = Saved::new(dir, run).raw(&WaveTrace).map_err(|error| error.to_string())?;
     raw.map_or_else(|| Err("no wave was traced".into()), |raw| (*raw).clone())

@@ -62,7 +62,7 @@ pub(super) fn opened(baseline: &Path) -> Result<Session> {
     let kind = AnySession::open(baseline)?.record.command;
     if kind != super::KIND {
         return Err(usage(format!(
-            "--baseline {}: a session of kind {kind:?}; expected one of vmeter {}",
+            "--baseline {}: this session has the kind {kind:?}; expected a session of vmeter {}",
             baseline.display(),
             super::KIND
         )));

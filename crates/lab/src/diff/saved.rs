@@ -75,9 +75,9 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
         let z = normal_quantile(0.975) + normal_quantile(POWER);
         let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
         format!(
-            "with runs that scatter by {:.1} %, as these do, {each:.0} of each machine would \
-             have shown the difference with 80 % power ({there}); and two sessions may differ by \
-             more than their runs do",
+            "these runs scatter by {:.1} %: {each:.0} runs of each machine would have shown the \
+                difference with 80 % power ({there}); but sessions can vary more than the runs \
+                within a session",
             100.0 * sd.exp_m1()
         )
     };

@@ -131,7 +131,7 @@ fn kvm() -> Check {
             Name::Kvm,
             Status::Poor,
             found,
-            "kernels boot by TCG here; a host with VMX or SVM exposed runs them natively",
+            "kernels boot under TCG here; a host that exposes VMX or SVM runs them natively",
         ),
     }
 }
@@ -144,8 +144,8 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "vmeter watches boots without the VMM's own moments and the guest's RAM; to lower \
-             this setting, reboot without it",
+            "vmeter cannot see the VMM's own moments or the guest's RAM; only a reboot without \
+                this setting lowers it",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,
@@ -246,7 +246,7 @@ fn noise() -> Check {
     let (median, high) = (samples[100], samples[180]);
     let spread = 100.0 * (high / median - 1.0);
     let found = format!(
-        "the slowest tenth of 200 trials takes {spread:.0} % longer than the median, or more"
+        "the slowest tenth of 200 trials takes at least {spread:.0} % longer than the median"
     );
     if spread < 10.0 {
         return check(Name::Noise, Status::Good, found, "");

@@ -46,11 +46,11 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let counted = record.machine.accel.is_some_and(|accel| accel.name() == "icount");
     if record.bisect && !counted && asked < least {
         return Err(usage(format!(
-            "--detect {asked} with --bisect: two builds of the same commit may differ by \
-             {BUILDS_PCT} %, because their layout differs, so vmeter cannot attribute a change \
-             of less than {least:.1} % to a commit. --builds N averages this difference out (4 \
-             for {:.1} %), --accel icount reduces it, and without --bisect vmeter uses all \
-             commits",
+            "--detect {asked} with --bisect: the layout of two builds of one commit may make \
+                them differ by {BUILDS_PCT} %, so vmeter cannot attribute a change of less than \
+                {least:.1} % to a commit. To average this difference out, give --builds N \
+                (--builds 4 for {:.1} %); to reduce it, give --accel icount; to measure all \
+                commits, leave --bisect out",
             SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
         )));
     }
@@ -112,9 +112,9 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
             let times = (f64::from(runs) / f64::from(have)).sqrt();
             let seen = 100.0 * ((asked / 100.0).ln_1p() * times).exp_m1();
             format!(
-                "a step of {asked} % needs {runs} runs of each commit, but vmeter made {have}, \
-                 because --detect makes at most {MOST}; these find a step of {seen:.1} % with 80 \
-                 % power"
+                "to find a step of {asked} %, vmeter needs {runs} runs of each commit, but \
+                    --detect makes at most {MOST}. The {have} runs that vmeter made find a step \
+                    of {seen:.1} % with 80 % power"
             )
         }
         Needs::Runs(runs) => format!(

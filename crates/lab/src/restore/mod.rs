@@ -252,10 +252,12 @@ impl RestoreOptions {
     fn check_prefetch(&self) -> Result<()> {
         match &self.prefetch {
             Some(_) if !self.concurrency.is_empty() => {
-                Err(usage("--prefetch: not with --concurrency, whose VMs share one page cache"))
+                Err(usage("--prefetch cannot be used with --concurrency, whose VMs share one \
+                    page cache"))
             }
             Some(Prefetch::First) if self.runs.warmup == Some(0) => Err(usage(
-                "--prefetch first takes the pages of the warm-ups: --warmup 1 or more, or the FILE of --prefetch-list",
+                "--prefetch first takes the pages that the warm-ups mapped: give --warmup 1 or more, \
+                    or --prefetch FILE with a list that --prefetch-list wrote",
             )),
             Some(Prefetch::List(text)) => prefetch::List::parse(text).map(drop),
             _ => Ok(()),
@@ -294,8 +296,8 @@ fn only_one(machines: &[SessionMachine]) -> Result<()> {
     }
     let labels: Vec<&str> = machines.iter().map(|machine| machine.label.as_str()).collect();
     Err(usage(format!(
-        "--overhead measures one way to restore, and there are {}: {}; --method, and --warm or --cold alone, \
-         choose one",
+        "--overhead measures one way to restore, but this command line asks for {}: {}; choose \
+            one with --method and with only one of --warm and --cold",
         machines.len(),
         labels.join("; ")
     )))
@@ -391,7 +393,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     }
     if config.prefetch.is_some() && !all.iter().any(|(_, target)| target.prefetched) {
         return Err(usage(
-            "--prefetch: no VMM maps this snapshot; of QEMU's ways --method shared does",
+            "--prefetch: no VMM maps this snapshot; of QEMU's methods, only --method shared maps \
+                one",
         ));
     }
     if !config.no_boot {

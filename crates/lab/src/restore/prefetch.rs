@@ -113,7 +113,8 @@ impl List {
             let path = files.iter().find(|path| name(path) == range.file).ok_or_else(|| {
                 let there: Vec<String> = files.iter().map(|path| name(path)).collect();
                 usage(format!(
-                    "--prefetch: the list names the file {:?}, and the snapshot has {}: is it of another snapshot?",
+                    "--prefetch: the list names the file {:?}, but the snapshot has {}: was the \
+                        list made from another snapshot?",
                     range.file,
                     there.join(", ")
                 ))
@@ -122,8 +123,8 @@ impl List {
             let whole = path.metadata().map_or(0, |found| found.len());
             if offset.saturating_add(length) > whole {
                 return Err(usage(format!(
-                    "--prefetch: the list has bytes {offset} to {} of {:?}, which has {whole}: is it of another \
-                     snapshot?",
+                    "--prefetch: the list names bytes {offset} to {} of {:?}, but that file has \
+                        {whole}: is the list from another snapshot?",
                     offset.saturating_add(length),
                     range.file
                 )));
@@ -315,8 +316,9 @@ pub(super) fn of_another(config: &Config) -> Option<String> {
     let made: Vec<&str> = config.made.iter().filter_map(|made| made.nonce.as_deref()).collect();
     (!made.is_empty() && !made.contains(&of.as_str())).then(|| {
         format!(
-            "--prefetch: the list is of another snapshot (its guest had the nonce {of}, this one has {}), so that \
-             its pages may hold something else; --prefetch first takes those of this session's warm-ups",
+            "--prefetch: the list belongs to another snapshot (whose guest had the nonce {of}; \
+                this one has {}), so the listed pages may hold other data; use `--prefetch \
+                first` to take the pages of this session's warm-ups",
             made.join(", ")
         )
     })

@@ -77,7 +77,7 @@ fn check_place(file: &Path, real: &Path) -> Result<()> {
     let shown = file.display();
     if id(file).is_some() && id(file) == id(real) {
         return Err(usage(format!(
-            "{shown} is the VMM itself: --as FILE says where its shim is put"
+            "{shown} is the VMM itself: give another path for its shim with --as FILE"
         )));
     }
     let whole = real.canonicalize().unwrap_or_else(|_| real.to_owned());

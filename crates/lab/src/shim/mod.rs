@@ -68,7 +68,7 @@ fn place(file: Option<&Path>, real: &Path) -> Result<PathBuf> {
         false => home().map(|home| home.join(".local/bin")),
     };
     let folder =
-        folder.ok_or_else(|| usage("HOME is not set: --as FILE says where the shim is"))?;
+        folder.ok_or_else(|| usage("HOME is not set: give the path of the shim with --as FILE"))?;
     let mut name = std::ffi::OsString::from(PREFIX);
     name.push(real.file_name().unwrap_or_default());
     Ok(folder.join(name))

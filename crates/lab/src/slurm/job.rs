@@ -51,7 +51,8 @@ impl Job<'_> {
         let (dir, cwd) = (plain(self.dir)?, plain(self.working_dir)?);
         let mut lines = vec![
             "#!/bin/sh".to_owned(),
-            "# One shard a task. By hand: sbatch --array=SHARDS this-file".to_owned(),
+            "# Each task runs one shard. To submit by hand: sbatch --array=SHARDS this-file"
+                .to_owned(),
             "#SBATCH --job-name=vmeter".to_owned(),
             "#SBATCH --nodes=1".to_owned(),
             "#SBATCH --ntasks=1".to_owned(),

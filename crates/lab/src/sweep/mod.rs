@@ -189,14 +189,15 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             warnings.push(format!("{}: no run reached its end", point.label));
         } else if Ends::of_swept(point.runs.iter()).is_unknown() {
             warnings.push(format!(
-                "{}: how its guest ended is not known, {TO_LEARN_IT}; vmeter leaves it out of \
-                 the list of what grows",
+                "{}: vmeter does not know how its guest ended, {TO_LEARN_IT}; vmeter leaves this \
+                    point out of the list of what grows",
                 point.label
             ));
         } else if !is_like(points, point) {
             warnings.push(format!(
                 "{}: its end differs from that of the points before it, so vmeter excludes it \
-                 from the growth: to compare all points, give --until with one ready point",
+                    from the growth: to compare all points, give an --until that every one of \
+                    them reaches",
                 point.label
             ));
         }

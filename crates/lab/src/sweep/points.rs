@@ -122,8 +122,8 @@ impl Measurement for SweepOptions {
         if let Some(own) = &record.shard {
             if amounts.runs as usize != runs_each(&record.plan) {
                 return Err(usage(format!(
-                    "--runs: all shards share one plan, so shard {} cannot change it: resume it \
-                     without --runs",
+                    "--runs: all shards share one plan, so shard {} cannot change the plan: \
+                        resume the shard without --runs",
                     own.shard
                 )));
             }

@@ -235,9 +235,7 @@ impl<'a> State<'a> {
         if self.boots.has_failed(label) {
             let why = self.boots.failure(stage, label);
             return Some(why.unwrap_or_else(|| {
-                "the machine with this step did not reach its end \
-                in every boot"
-                    .into()
+                "in at least one boot, the machine with this step did not reach its end".into()
             }));
         }
         let (seen, original) =

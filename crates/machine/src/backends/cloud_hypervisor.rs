@@ -117,8 +117,9 @@ impl Dialect for CloudHypervisor {
         if self.restores(argv).is_some() {
             told.kernel = None;
         } else if told.kernel.is_none() && told.firmware.is_none() {
-            let why = "vmeter cannot see what the API is told: it has no kernel to read symbols \
-                of, and cannot add kernel parameters; give --kernel and --cmdline";
+            let why = "vmeter does not see the requests to the VMM's API, so it knows no kernel \
+                to read symbols from and cannot add kernel parameters; give --kernel and \
+                --cmdline";
             told.remarks.push(("configuration", "by the API".into(), why.into()));
         }
         told

@@ -131,9 +131,9 @@ impl Dialect for Firecracker {
             told.remarks.push((
                 "configuration",
                 "by the API".into(),
-                "vmeter cannot see what the API is told: it has no kernel to read symbols of, \
-                 and cannot add kernel parameters; start the VMM with --no-api --config-file \
-                 FILE"
+                "vmeter does not see the requests to the VMM's API, so it knows no kernel to \
+                    read symbols from and cannot add kernel parameters; start the VMM with \
+                    --no-api --config-file FILE"
                     .into(),
             ));
             return told;

@@ -15,7 +15,7 @@ use vmeter_model::{Moment, Ns};
 /// Whether the VMM is looked at while it runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing attached: spawn, wait, rusage.
+    /// Attach nothing: only start the VMM, wait for it, and read its rusage.
     Plain,
     /// Followed through its wrappers to the exec of a VMM that is known by its name, whose
     /// arguments are then seen ([`Hooks::on_vmm`]), and let go of there.
@@ -390,7 +390,7 @@ pub enum LaunchError {
         what: String,
     },
     /// Following it failed; it was killed.
-    #[error("lost control of the VMM, so it was killed: {error}")]
+    #[error("lost control of the VMM, so vmeter killed it: {error}")]
     Follow {
         /// What failed.
         error: io::Error,

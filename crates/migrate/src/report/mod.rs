@@ -48,7 +48,9 @@ impl<'a> MigrateReport<'a> {
         let on = runs.iter().filter(|run| run.seen.source_runs_on == Some(true)).count();
         let arrived = runs.iter().filter(|run| run.seen.destination_ran).count();
         let left = match (on, arrived) {
-            (n, _) if n == runs.len() => "the guest runs on at the source every time.".to_owned(),
+            (n, _) if n == runs.len() => {
+                "the guest keeps running on the source every time.".to_owned()
+            }
             (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
             (0, _) => "the guest is lost: it failed after it had begun to run at the \
                 destination."
@@ -124,8 +126,8 @@ impl<'a> MigrateReport<'a> {
         if let Some(point) = self.result.points.first() {
             let MigrateWorkload { working_set_bytes, resident_bytes, .. } = point.workload;
             let value = format!(
-                "{} MiB with data; the guest writes {} MiB of this page by page, over and over, \
-                 at the dirty rate",
+                "{} MiB with data; the guest writes {} MiB of these, page by page, over and \
+                    over, at the dirty rate",
                 resident_bytes >> 20,
                 working_set_bytes >> 20
             );

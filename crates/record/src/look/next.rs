@@ -112,8 +112,8 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
     if stood > 0 {
         warnings.push(format!(
             "{PAUSED} for about {:.1} s while vmeter followed it: the VM was paused. The span \
-             that contains the pause includes this time, and all earlier times are too late by \
-             this much",
+                that contains the pause includes this time, and vmeter shows each event before \
+                the pause too late by this time",
             seconds(stood)
         ));
     }

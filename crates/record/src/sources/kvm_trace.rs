@@ -309,7 +309,7 @@ const SILENT: &str = "kvm-trace: the VMM used KVM, but vmeter received none of i
 fn clock_in_words(clock: &str) -> String {
     match clock {
         "mono" => "CLOCK_MONOTONIC, read by the host's kernel at the event".into(),
-        "x86-tsc" => "host TSC, paired with CLOCK_MONOTONIC before and after".into(),
+        "x86-tsc" => "host TSC, paired with CLOCK_MONOTONIC before the run and after it".into(),
         other => format!("trace clock {other}"),
     }
 }

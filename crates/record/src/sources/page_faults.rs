@@ -71,8 +71,8 @@ impl Parameters {
         let few = (counted as f64 * ENOUGH).floor() as u64;
         (seen + 2 < few).then(|| {
             format!(
-                "the kernel counted {counted} major faults of the VMM and {seen} of them were seen: those that KVM \
-                 has for a guest are not"
+                "the kernel counted {counted} major faults of the VMM, and vmeter saw {seen} of \
+                    them: it does not see the faults that KVM takes for a guest"
             )
         })
     }

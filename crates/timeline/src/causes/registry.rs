@@ -38,7 +38,8 @@ causes! {
     GRUB_KEY = "grub-key", "GRUB waits for a key after an error";
     GRUB_LOAD = "grub-load", "GRUB reads kernel and initrd by the firmware's disk calls";
     IPXE_PROMPT = "ipxe-prompt", "iPXE waits for its key Ctrl-B";
-    SYSLINUX_PROMPT = "syslinux-prompt", "SYSLINUX waits at its prompt for its time-out";
+    SYSLINUX_PROMPT = "syslinux-prompt", "SYSLINUX waits at its prompt until the prompt times \
+        out";
     SYSTEMD_BOOT_MENU = "systemd-boot-menu", "systemd-boot's menu waits for its time-out";
     KERNEL_ENTRY = "kernel-entry", "entering the kernel";
     UART_COST = "uart-cost", "characters through an emulated UART";

@@ -39,8 +39,8 @@ pub struct TraceStatReport<'a> {
 
 /// What the columns of the threads are.
 const THREADS: &str =
-    "share of the trace's duration; \"not recorded\": time in which no event shows what the \
-        thread did; the rest to 100 %: before its first event and after its last";
+    "share of the trace's duration; \"not recorded\": no event shows what the thread did; the \
+        shares leave out the time before its first event and after its last";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [

@@ -9,7 +9,7 @@ use vmeter_timeline::registry;
 pub(super) const UART_COST: Finding = Finding {
     cause: registry::UART_COST,
     what: "each character on a serial port is at least an exit to the VMM",
-    published: "4 µs a character (another framework: 2.5 µs)",
+    published: "4 µs a character (another framework measured 2.5 µs)",
     stand_in: "",
     expected: &["/init:print ttyS0 20480"],
     contrasts: &[Pair::of(&[Kernel("vmeter.print=ttyS0:20480")], &[]).per(20480.0, "character")],

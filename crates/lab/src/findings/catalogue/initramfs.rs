@@ -47,7 +47,7 @@ fn with_true(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(),
 
 pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
-    what: "the guest unpacks glibc and its linker, which link a program of a few lines",
+    what: "the guest unpacks glibc and the dynamic linker only to link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
     stand_in: "one dynamically linked glibc program; vmeter's init uses no C library, so it does \
         not need this program",
@@ -94,7 +94,7 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_initrd(),
         changes: &[UserChange::Make("unpacked-initrd", files::unpack_initrd)],
-        gives_up: "a small initrd file: the copy is not compressed",
+        gives_up: "a small initrd file: the copy that vmeter makes is not compressed",
         breaks: &[Keep::Initrd],
         predicts: &[
             Part::Span("kernel:unpack-initrd", 0.3, 0.95),

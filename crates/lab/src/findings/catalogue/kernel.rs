@@ -19,7 +19,8 @@ pub(super) const ENTRY: Finding = Finding {
         absent: |machine| machine.has_no_packed_kernel(),
         changes: &[UserChange::Make("vmlinux", files::enter_by_pvh)],
         // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
-        gives_up: "KASLR: the decompressor does it, and this kernel's file is already unpacked",
+        gives_up: "KASLR: only the decompressor does it, and this kernel's file, already \
+            unpacked, has none",
         needs: Some(Allow::Insecure),
         safe_if: &["nokaslr"],
         breaks: &[Keep::Kernel],
@@ -34,7 +35,7 @@ pub(super) const ENTRY: Finding = Finding {
 
 pub(super) const ACPI_OFF: Finding = Finding {
     cause: registry::ACPI_OFF,
-    what: "the kernel interprets the tables' code and initialises devices by it",
+    what: "to initialise devices, the kernel interprets the code in the tables",
     published: "190 → 0 ms, not reproduced on later VMMs",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace"],

@@ -62,8 +62,8 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
     price: Price::Launcher,
     remedy: "cache the answers, keyed by the size and mtime of the VMM's file",
     user_remedy: UserRemedy::Never(
-        "the launcher is your own: when vmeter starts the VMM itself, it does not query the \
-         VMM's features first",
+        "only your own launcher queries the VMM's features: vmeter starts the VMM without \
+         that query",
     ),
 };
 

@@ -85,7 +85,7 @@ impl<'a> FindingsReport<'a> {
             Column::name("finding"),
             Column::number("saves", 0),
             Column { shrinks_to: Some(16), ..Column::text("where", 0) }
-                .meaning("the phase, or the VMM's CPU time, whose saving is shown"),
+                .meaning("what the saving is shown for: a phase, or the VMM's CPU time"),
             Column::number("p", 0),
             Column::text("verdict", 0)
                 .meaning("+ means that vmeter added the cause to the machine"),

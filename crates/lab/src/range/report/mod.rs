@@ -80,8 +80,8 @@ impl<'a> RangeReport<'a> {
                 all.join(" ") + &self.the_rest() + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {} ({sure} sure). A change of exactly \
-                    that size is missed more often.{}{}",
+                "No change of {} or more between {} and {} ({sure} sure). vmeter is less sure to \
+                    find a change of exactly that size.{}{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
@@ -104,8 +104,9 @@ impl<'a> RangeReport<'a> {
             }
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided. It is {sure} likely that nothing changed by {:.1} % or more, but \
-                     these runs exclude only a change beyond {}.",
+                    "Undecided. The probability that nothing changed by {:.1} % or more is \
+                        {sure}. That is not enough: these runs rule out only a change of more \
+                        than {}.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
@@ -129,7 +130,10 @@ impl<'a> RangeReport<'a> {
     fn by_the_ends(&self) -> String {
         let Some(ends) = &self.result.ends else { return String::new() };
         let most = ends.ci95.map(|end| 100.0 * (end - 1.0).abs()).into_iter().fold(0.0, f64::max);
-        format!(" The first and the last commit alone differ by less than {most:.1} % (95 % sure).")
+        format!(
+            " A comparison of only the first and the last commit shows a difference of less \
+            than {most:.1} % (95 % sure)."
+        )
     }
 
     /// What a search that compared its ends only cannot see.
@@ -173,7 +177,7 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Seen once, not again: among the first boots, slow ones were {} from {last} \
+                    " Seen once, not again: in the first boots, slow boots were {} from {last} \
                         on, but new boots of all commits do not show this ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
@@ -212,8 +216,8 @@ impl<'a> RangeReport<'a> {
         let [then, of_then] = slow.before;
         let new = if change.sizing.is_some() { "new " } else { "" };
         Some(format!(
-            "{now} of {of} {new}boots take {:.1} times as long; before this commit, {then} of \
-             {of_then} did",
+            "{now} of {of} {new}boots take {:.1} times as long as the others; before this \
+             commit, {then} of {of_then} did",
             slow.times
         ))
     }
@@ -375,13 +379,15 @@ impl<'a> RangeReport<'a> {
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
             let of = match (all, record.bisect, &record.build) {
-                (false, ..) => "the last commit that runs against the first one; 95 % CI",
+                (false, ..) => "the last commit that runs, compared with the first; 95 % CI",
                 (true, false, _) => "the last commit against the baseline; 95 % CI",
                 (true, true, Some(_)) => {
-                    "the last commit against the baseline; the 95 % CI allows for a difference of two builds"
+                    "the last commit against the baseline; the 95 % CI includes the usual \
+                        variation from build to build"
                 }
                 (true, true, None) => {
-                    "the last commit against the baseline; the 95 % CI allows for a difference of any two commits"
+                    "the last commit against the baseline; the 95 % CI includes the usual \
+                        variation from commit to commit"
                 }
             };
             facts.push(Fact::new("whole range", added_percent(ends), of));
@@ -543,14 +549,16 @@ fn strip(commit: &MeasuredCommit) -> Option<Strip> {
 fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
-            "A search: vmeter boots next the commit that halves the remaining probability, and names a commit \
-             once it is {} likely to be the one. One of the possibilities is that nothing changed. New boots \
-             then measure the size of the change.",
+            "A search: vmeter next boots the commit that splits the remaining probability in \
+                half. It names a commit once that commit is {} likely to have made the change. \
+                \"Nothing changed\" is one of the possible answers. New boots then measure the \
+                size of the change.",
             percent(result.record.confidence)
         )
     } else {
-        "vmeter finds the commits from which on most boots are slower or faster; a rare slow boot counts as one boot, \
-         however long it took. It names a wrong commit in at most 5 % of ranges without a change. New boots then \
+        "vmeter finds each commit that made most boots slower or faster; a rare slow boot counts \
+            as one boot, however long it took. vmeter names a wrong commit in at most 5 % of \
+            ranges without a change. New boots then \
          confirm each change and measure its size: the first sentence has their result, the table has all \
          boots. vmeter names no change that the new boots do not confirm."
             .to_owned()

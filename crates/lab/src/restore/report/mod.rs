@@ -222,7 +222,8 @@ impl<'a> RestoreReport<'a> {
         if self.result.prefetch.is_empty() {
             return;
         }
-        let note = "predicted: what restores without it waited for these pages; mean ± 95 % CI";
+        let note = "predicted: the time that restores without it waited for these pages; mean ± \
+            95 % CI";
         document.heading("Pages that are loaded first", note);
         let mut table = Table::new(vec![
             Column::name("snapshot"),
@@ -282,7 +283,10 @@ fn prediction(gain: &Gain) -> String {
     match (&gain.predicted, gain.within(), &gain.beyond) {
         (Err(why), ..) => format!("{label}: nothing is predicted: {why}."),
         (_, Some(true), _) => {
-            format!("{label}: the found gain agrees with the prediction: their difference's interval contains 0.")
+            format!(
+                "{label}: the measured gain agrees with the prediction, since the interval \
+                of their difference contains 0."
+            )
         }
         (_, Some(false), Some(beyond)) => {
             let more = if beyond.mean > 0.0 { "more" } else { "less" };
@@ -290,7 +294,7 @@ fn prediction(gain: &Gain) -> String {
             ends.sort_by(f64::total_cmp);
             let [low, high] = ends.map(compact_seconds);
             let by = compact_seconds(beyond.mean.abs());
-            format!("{label}: the found gain is {by} [{low}, {high}] {more} than predicted.")
+            format!("{label}: the measured gain is {by} [{low}, {high}] {more} than predicted.")
         }
         _ => format!("{label}: there are too few runs to compare both gains."),
     }

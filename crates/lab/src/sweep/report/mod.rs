@@ -147,8 +147,8 @@ impl<'a> SweepReport<'a> {
         (count > 0).then(|| {
             let all = self.result.points.len();
             format!(
-                "How the guests of {count} of {all} points ended is not known: vmeter does \
-                not compare these points."
+                "vmeter does not know how the guests of {count} of {all} points ended, and does \
+                    not compare these points."
             )
         })
     }

@@ -251,7 +251,8 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
-            gives_up: "CPUs without interrupts: each expedited grace period interrupts all CPUs",
+            gives_up:
+                "CPUs that nothing interrupts: each expedited grace period interrupts all CPUs",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
         },

@@ -36,7 +36,7 @@ impl<'a> TuneReport<'a> {
         let booted = result.steps.iter().filter(|step| step.booted).count();
         let apply = result.steps.iter().filter(|step| step.predicted.is_some()).count();
         let searched = format!(
-            "Of {apply} candidates that apply, vmeter booted {booted}, in {} in all; {}.",
+            "{apply} candidates apply. vmeter measured {booted} of them, with {} in all; {}.",
             plural(result.boots as u64, "boot"),
             result.ended
         );
@@ -167,8 +167,9 @@ impl<'a> TuneReport<'a> {
         if let Some(table) = self.steps() {
             let (within, of) = self.result.predictions;
             let note = format!(
-                "found: how much longer the tuned machine takes without the change, ± 95 %; \
-                    {within} of {of} measured gains are in the predicted range"
+                "found: how much longer the tuned machine takes without the change, ± half of \
+                    the 95 % interval; {within} of {of} measured gains are in the predicted \
+                    range"
             );
             document.heading("Steps", note);
             document.push(Block::Table(table));

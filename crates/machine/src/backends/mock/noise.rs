@@ -84,8 +84,8 @@ impl Noise {
             (true, Some(number)) => super::script::float(number)?,
             _ => {
                 return Err(format!(
-                    "noise {name}: expected KIND SIZE; ar1 also takes its \
-                correlation, and spell its number of runs"
+                    "noise {name}: expected KIND SIZE; `ar1` also takes a correlation, and \
+                        `spell` also takes a number of runs"
                 ))
             }
         };

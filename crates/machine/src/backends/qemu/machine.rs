@@ -338,8 +338,8 @@ impl Builder<'_> {
         let kind = kernel_kind(kernel).map_err(io)?;
         if self.spec.machine.as_deref() == Some("pvh") && kind != KernelKind::Vmlinux {
             return Err(MachineError::Combination(format!(
-                "--machine pvh: {} is no ELF file; PVH enters an uncompressed vmlinux \
-                 (the one in a bzImage can be extracted), or use --machine q35",
+                "--machine pvh: {} is not an ELF file, and PVH needs an uncompressed vmlinux: \
+                    extract it from the bzImage, or use --machine q35",
                 kernel.display()
             )));
         }

@@ -62,7 +62,7 @@ impl Source for Marked {
             pid,
             exec_ns: reading.now_ns,
             error_ns,
-            how: "the kernel reported the begin of the VMM's execve (fanotify)",
+            how: "the kernel reported the start of the VMM's execve (fanotify)",
             is_through: false,
         };
         Ok(events(&bytes[..length]).into_iter().map(heard).collect())

@@ -86,8 +86,8 @@ impl Layout {
         let table = data.at.checked_add(data.size).filter(|end| *end <= file.len());
         let Some(table) = table.filter(|_| data.size > 0) else {
             return Err(format!(
-                "its data begin at {} and the file ends at {}, before the format texts that \
-                 perf writes last: the recording was cut off",
+                "its data begin at {}, but the file ends at {}, before the event formats that \
+                    perf writes last: the recording was cut off",
                 data.at,
                 file.len()
             ));
@@ -141,8 +141,8 @@ fn features(file: &RandomAccess, table: u64, bits: &[u8]) -> Result<(Part, Part)
     }
     match (formats, events) {
         (Some(formats), Some(events)) => Ok((formats, events)),
-        (None, _) => Err("it has no format texts: no tracepoints were recorded; \
-                          `perf record -e 'kvm:*'` does"
+        (None, _) => Err("it has no format texts, because perf recorded no tracepoints; `perf \
+            record -e 'kvm:*'` records some"
             .into()),
         (_, None) => Err("it does not say which events it has (EVENT_DESC)".into()),
     }

@@ -137,7 +137,11 @@ impl CpuPages {
         };
         let (Some(ts), Some(commit)) = (long(0, 8), long(head.commit as usize, head.commit_size))
         else {
-            problems.push(format!("CPU {}: a page of {} bytes has no head", self.cpu, page.len()));
+            problems.push(format!(
+                "CPU {}: a page of {} bytes has no header",
+                self.cpu,
+                page.len()
+            ));
             return;
         };
         self.clock = ts;
@@ -188,7 +192,7 @@ impl CpuPages {
             self.clock = self.clock.wrapping_add(delta);
             let record = page.get(start..start + len).filter(|record| !record.is_empty());
             let Some(record) = record else {
-                return Err("an event reaches over the end of its page");
+                return Err("an event extends past the end of its page");
             };
             let Layout { common_type, common_pid, by_type, .. } = &*self.layout;
             let id = common_type.get(record).unwrap_or(u64::MAX) as usize;
