@@ -322,7 +322,7 @@ mod tests {
         assert!(said.contains("vmeter made 60, which find "), "{said}");
         // Review: planned for 2 % and short of it, it said nothing in 14 of 40.
         let said = asked.fell_short(&machines, &found, 6000).expect("words");
-        assert!(said.contains("to find 2 %, but the noise"), "{said}");
+        assert!(said.contains("to find 2 %, but the runs were noisier"), "{said}");
         let mut calm = found.clone();
         calm.iter_mut().for_each(|c| c.detectable_pct = Some(1.9));
         assert_eq!(asked.fell_short(&machines, &calm, 6000), None);

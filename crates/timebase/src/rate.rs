@@ -61,12 +61,12 @@ pub(super) fn of(gap: u64) -> Option<(f64, String)> {
     // To three digits: ticks are late by some cycles.
     let rate = (rate / 1e7).round() * 1e7;
     let others: Vec<String> =
-        fits.map(|(hz, rate)| format!("{:.2} GHz if it were {hz}", rate / 1e9)).collect();
+        fits.map(|(hz, rate)| format!("{:.2} GHz if it is {hz}", rate / 1e9)).collect();
     let others =
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
     let told = format!(
-        "vmeter computes seconds from the kernel's tick, assumed to come {hz} times a second: \
-         about {:.2} GHz{others}; to set the frequency, use --cpu-hz HZ",
+        "vmeter estimates the TSC's frequency from the kernel's tick: about {:.2} GHz if the tick \
+         is {hz} Hz{others}; to set the frequency, use --cpu-hz HZ",
         rate / 1e9
     );
     Some((rate, told))

@@ -63,7 +63,7 @@ fn a_folder_of_another_program_is_not_removed() {
     let lab = Lab::new();
     let other = lab.path("other");
     write(&other, &["session.json"]);
-    refused(&lab.run(&["runs", "rm", text(&other)]), "nothing was removed");
+    refused(&lab.run(&["runs", "rm", text(&other)]), "removed nothing");
     assert!(other.join("session.json").exists());
 }
 

@@ -396,7 +396,9 @@ impl Report for DirtyReport<'_> {
         };
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
-            let note = format!("ns, in the passes under {told}; {WAYS}");
+            let note = format!(
+                "ns, by vmeter's copies of KVM's loops, in the passes under {told}; {WAYS}"
+            );
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));
             let note = format!("of the same reads; {:.3} GHz", self.result.tsc_hz / 1e9);

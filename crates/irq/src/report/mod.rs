@@ -69,11 +69,12 @@ impl<'a> IrqReport<'a> {
         );
         if let (Some(own), Some(other)) = (self.fit(total.strategy), self.fit(baseline)) {
             let (own, other) = (growth(own), growth(other));
+            let most = grouped(&self.most_fitted().to_string());
             text += &match own == other {
-                true => format!(" Both times grow {own} with the number of vectors."),
+                true => format!(" Up to {most} vectors, both times grow {own} with their number."),
                 false => format!(
-                    " As the number of vectors grows, the time of {} grows {own}, and the time \
-                     of {baseline} grows {other}.",
+                    " Up to {most} vectors, the time of {} grows {own} with their number, and the \
+                     time of {baseline} grows {other}.",
                     total.strategy
                 ),
             };
@@ -189,6 +190,12 @@ impl<'a> IrqReport<'a> {
             ]);
         }
         table
+    }
+
+    /// The largest number of vectors that the fits rest on.
+    fn most_fitted(&self) -> usize {
+        let points = self.result.fit.iter().flat_map(|fit| &fit.points);
+        points.map(|point| point.vectors).max().unwrap_or(0)
     }
 
     /// Two rows a strategy: the time, and of it the committing thread's CPU time.
@@ -444,8 +451,8 @@ impl Report for IrqReport<'_> {
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "ms; every row, also \"all\", has medians of {} runs; if one commit covers all VFs, \
-             its time is in the row of the last VF",
+            "ms; every row, also \"all\", has medians of {} runs, which need not add up; if one \
+             commit covers all VFs, its time is in the row of the last VF",
             result.setup.runs
         );
         document.heading("By VF", note);
@@ -454,8 +461,9 @@ impl Report for IrqReport<'_> {
         document.push(Block::Table(self.totals()));
         if !result.fit.is_empty() {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
-            let note =
-                format!("fit of the shortest times at {}", plural(points as u64, "vector count"));
+            let counts = plural(points as u64, "vector count");
+            let most = grouped(&self.most_fitted().to_string());
+            let note = format!("fit of the shortest times at {counts} up to {most}");
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
             let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \

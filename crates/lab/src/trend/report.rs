@@ -120,9 +120,9 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     }
     if change.other_days {
         return format!(
-            "{took} Undecided: either the new sessions or the earlier ones began on weekends \
-                (UTC), but not both. Either the machine is {as_word}, or its host is {as_word} \
-                on weekends. To decide, measure on the same days of the week, or use vmeter boot \
+            "{took} Undecided: the new sessions and the earlier ones began on different days, one \
+                kind on weekends (UTC). The machine may be {as_word}, or only its host on those \
+                days. To decide, measure on the same days of the week, or use vmeter boot \
                 --baseline, which boots both machines in turn."
         );
     }
@@ -324,7 +324,7 @@ mod tests {
         let apart = on(&|i| days[i as usize]);
         let change = apart.changes.first().expect("a change");
         assert!(change.other_days && change.verdict == TrendVerdict::Undecided, "{change:?}");
-        assert!(sentence(&apart, change).contains("began on weekends"));
+        assert!(sentence(&apart, change).contains("on different days"));
         let change = on(&|i| i).changes[0].clone();
         assert_eq!(change.verdict, TrendVerdict::Faster, "{change:?}");
     }

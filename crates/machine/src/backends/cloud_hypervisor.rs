@@ -118,8 +118,8 @@ impl Dialect for CloudHypervisor {
             told.kernel = None;
         } else if told.kernel.is_none() && told.firmware.is_none() {
             let why = "vmeter does not see the requests to the VMM's API, so it knows no kernel \
-                to read symbols from and cannot add kernel parameters; give --kernel and \
-                --cmdline";
+                to read symbols from and cannot add kernel parameters; start the VMM with \
+                --kernel and --cmdline";
             told.remarks.push(("configuration", "by the API".into(), why.into()));
         }
         told

@@ -220,7 +220,11 @@ impl BootReport<'_> {
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
-            let saves = format!("at most {}{more}", named.join(", "));
+            let unknown = things(timelines).iter().take(LARGEST).any(|thing| {
+                thing.cause.is_some_and(|id| known.iter().all(|cause| cause.id != id))
+            });
+            let rest = if unknown { "; no bound for the other remedies" } else { "" };
+            let saves = format!("at most {}{more}{rest}", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));
         }
         facts.extend(self.how_to_measure(&known, timelines));

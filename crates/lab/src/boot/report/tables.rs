@@ -80,6 +80,9 @@ impl BootReport<'_> {
         if all().any(|activity| activity.name == OBSERVE) {
             notes.push("vmeter:observe: vmeter holds the VMM");
         }
+        if all().any(|activity| activity.name.ends_with(": between its parts")) {
+            notes.push("between its parts: of a span, outside of the spans within it");
+        }
         notes.join("; ")
     }
 

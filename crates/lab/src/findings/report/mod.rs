@@ -225,7 +225,7 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "time saved by the remedy, mean ± 95 % CI of each alone; p and verdict: adjusted for \
+            "time saved by the remedy, mean ± 95 % CI, not adjusted; p and verdict: adjusted for \
                 multiple comparisons",
         );
         document.push(Block::Table(self.table()));
@@ -288,7 +288,8 @@ fn measured(row: &FindingRow) -> impl Iterator<Item = &Contrast> {
 
 fn place(contrast: &Contrast) -> Cell {
     match contrast.found_in.as_deref() {
-        None => Cell::Text("-".into()),
+        // Nothing changed, and no phase came near it.
+        None => Cell::Text("the whole boot".into()),
         // As short as its column.
         Some("the VMM's CPU time") => Cell::Text("VMM CPU time".into()),
         Some("the whole boot") => Cell::Text("the whole boot".into()),

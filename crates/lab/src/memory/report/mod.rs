@@ -202,8 +202,8 @@ impl Report for MemoryReport<'_> {
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
         let of = match samples {
-            0 | 1 => "each row is a run of its own".to_owned(),
-            n => format!("each row shows the run with the median RSS of {n} runs"),
+            0 | 1 => "each row is a separate boot".to_owned(),
+            n => format!("each row is the boot with the median RSS of {n} boots"),
         };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {

@@ -230,7 +230,7 @@ impl<'a> RestoreReport<'a> {
             Column::number("pages", 1),
             Column::number("loaded in", 0),
             Column::number("predicted gain", 0),
-            Column::number("found gain", 0),
+            Column::number("measured gain", 0),
         ]);
         let time = |estimate: &Estimate| Cell::Inline(Quantity::of(estimate, Unit::Seconds));
         for gain in &self.result.prefetch {
