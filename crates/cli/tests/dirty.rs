@@ -330,5 +330,5 @@ fn several_vms_are_asked_at_once() {
     assert_eq!(refused.status, 2, "{}", refused.stderr);
     let refused = lab.run(&["dirty", "--vms", "64", "--memory", "256"]);
     assert_eq!(refused.status, 3, "{}", refused.stderr);
-    assert!(refused.stderr.contains("each of 64 VMs"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("64 VMs do not fit"), "{}", refused.stderr);
 }

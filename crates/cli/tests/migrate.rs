@@ -283,7 +283,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--dirty-rate", "fast"][..], "MB/s"),
         (&["-L", "speed=1"], "expected one of"),
         (&["--working-set", "500"], "expected 1 to"),
-        (&["--kernel", "/boot/vmlinuz"], "vmeter's own"),
+        (&["--kernel", "/boot/vmlinuz"], "its own guest"),
         (&["--vmm", "mock"], "runs no guest to migrate"),
         (&["--accel", "icount"], "virtual time"),
         (&["--", "-m", "48", "-kernel", "x"], "-kernel after --"),

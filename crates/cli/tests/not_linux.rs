@@ -129,7 +129,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     let ran = boot(&lab, "--timeout 2", &script);
     let said = flat(&ran);
     assert_eq!(ran.status, 1, "{said}");
-    let ended = said.split("vmeter ended qemu-system-x86 ").nth(1).expect("it is said");
+    let ended = said.split("vmeter also ended qemu-system-x86 ").nth(1).expect("it is said");
     assert!(!is_alive(pid(ended)), "{said}");
     // By a Ctrl-C.
     let script = lab.script("waits", &format!("#!/bin/sh\n{script}\n"));
@@ -148,11 +148,11 @@ fn what_is_ended_with_a_launcher_is_said() {
     let said: Ran = vmeter.wait_with_output().expect("its end").into();
     assert_eq!(said.status, 130, "{}", said.stderr);
     let ended = flat(&said);
-    assert!(ended.contains("vmeter ended qemu-system-x86 (pid "), "{ended}");
+    assert!(ended.contains("vmeter also ended qemu-system-x86 (pid "), "{ended}");
     assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
     let help = crate::common::one_line(&help);
-    assert!(help.contains("vmeter also kills a VM in its own session (setsid)"));
+    assert!(help.contains("vmeter also kills a VM that has a session of its own (setsid)"));
 }
 
 #[test]

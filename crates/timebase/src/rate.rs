@@ -84,7 +84,7 @@ mod tests {
         let gap = ticks.usual().expect("a tick");
         let (rate, told) = of(gap).expect("a rate");
         assert_eq!(rate, 2e9);
-        assert!(told.contains("2.40 GHz if it were 300"), "{told}");
+        assert!(told.contains("2.40 GHz if it is 300"), "{told}");
         assert_eq!(Ticks::default().usual(), None);
         assert_eq!(of(1), None);
     }

@@ -101,7 +101,9 @@ pub const ONCE: [&str; 4] = ["--warmup", "0", "--runs", "1"];
 
 /// The answer of a report: its first lines, below its title if it has one.
 pub fn headline(ran: &Ran) -> String {
-    let lines = ran.stdout.lines().skip_while(|line| line.starts_with("vmeter "));
+    // A title is `vmeter COMMAND`; a sentence may begin so, too.
+    let is_title = |line: &&str| line.starts_with("vmeter ") && line.split(' ').count() == 2;
+    let lines = ran.stdout.lines().skip_while(is_title);
     lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
