@@ -298,6 +298,7 @@ mod tests {
         let read = Metered::new(io::repeat(0), budget.clone()).read_to_end(&mut out);
         let error = read.expect_err("endless").to_string();
         assert!(error.contains("more than 140 bytes. The limit is"), "{error}");
+        assert!(error.contains("the compressed bytes read so far (4)"), "{error}");
         assert!(out.len() <= 140 && budget.exceeded().is_some());
         let budget = Budget::new(SMALL, 4);
         assert_eq!(budget.keep(50, "names"), Ok(()));

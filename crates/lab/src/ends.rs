@@ -144,9 +144,13 @@ mod tests {
         assert_eq!(differ(&off, &done(Cause::Restart)), None, "a shutdown either way");
         assert!(differ(&off, &done(Cause::Ready)).is_some_and(|why| why.contains("--until")));
         let unknown = done(Cause::Exit);
-        for (a, b) in [(&off, &unknown), (&unknown, &off), (&unknown, &unknown)] {
+        for (a, b, says) in [
+            (&off, &unknown, "is not known"),
+            (&unknown, &off, "is not known"),
+            (&unknown, &unknown, "vmeter does not know how the guests"),
+        ] {
             let why = differ(a, b).expect("a guest of which nothing is known");
-            assert!(why.contains("not know") && why.contains("--until"), "{why}");
+            assert!(why.contains(says) && why.contains("--until"), "{why}");
         }
         let crash = (Outcome::UnexpectedEnd { how: "crashed".into() }, Some(Cause::TripleFault));
         let sometimes = ends(&[(Outcome::Done, Some(Cause::PowerOff)), crash.clone()]);

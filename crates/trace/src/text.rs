@@ -62,38 +62,6 @@ pub(crate) fn number_after(text: &str, key: &str) -> Option<u64> {
     number(after(text, key)?)
 }
 
-/// Seconds with a decimal fraction, up to a colon, as nanoseconds; and what follows it.
-pub(crate) fn stamp_and_rest(text: &str) -> Option<(u64, &str)> {
-    let mut bytes = text.bytes().enumerate();
-    let (mut seconds, mut digits) = (0_u64, 0);
-    loop {
-        match bytes.next()? {
-            (_, digit @ b'0'..=b'9') if digits < 11 => {
-                seconds = seconds * 10 + u64::from(digit - b'0');
-                digits += 1;
-            }
-            (_, b'.') if digits > 0 => break,
-            _ => return None,
-        }
-    }
-    let (mut ns, mut unit) = (0, TENS[9]);
-    let mut fraction = 0;
-    loop {
-        match bytes.next()? {
-            (_, digit @ b'0'..=b'9') if fraction < 18 => {
-                unit /= 10;
-                ns += u64::from(digit - b'0') * unit;
-                fraction += 1;
-            }
-            (at, b':') if fraction > 0 => {
-                let ns = seconds.checked_mul(TENS[9])?.checked_add(ns)?;
-                return Some((ns, &text[at + 1..]));
-            }
-            _ => return None,
-        }
-    }
-}
-
 const TENS: [u64; 10] =
     [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
@@ -142,13 +110,6 @@ mod tests {
         assert_eq!(stamp("69.243562"), Some((69_243_562_000, true)));
         assert_eq!(stamp("48514053194"), Some((48_514_053_194, false)));
         assert_eq!(stamp("1.x"), None);
-        assert_eq!(stamp_and_rest("69.243562: x: y"), Some((69_243_562_000, " x: y")));
-        assert_eq!(stamp_and_rest("1.123456789987654321:"), Some((1_123_456_789, "")));
-        for none in
-            ["1.5", "1.: x", ".5: x", "1: x", "1.x: y", "99999999999999999999.1: x", "-1.5: "]
-        {
-            assert_eq!(stamp_and_rest(none), None, "{none}");
-        }
         assert_eq!(stamp("99999999999999999999.1"), None);
     }
 }

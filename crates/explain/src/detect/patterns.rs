@@ -78,7 +78,9 @@ fn growing(view: &View<'_>) -> Vec<Candidate> {
         let ticks = if waits { calls.times.sum(|point| point.calls) } else { calls.ticks };
         let much = view.share(ticks) >= LEAST_SHARE || ticks.saturating_mul(20) >= life.max(1);
         if calls.count < LEAST
-            || waits && !calls.traits.has(Traits::MOVES) && !view.evidence.runs_seen()
+            || waits
+                && !Traits::of(view.name(call)).has(Traits::MOVES)
+                && !view.evidence.runs_seen()
             || !much
         {
             return None;

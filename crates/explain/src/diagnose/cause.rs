@@ -252,7 +252,8 @@ impl<'a> Cause<'a> {
         };
         let who = self.path.group_at(view, self.path.doer);
         let calls = who.and_then(|who| view.evidence.ledger.calls.get(&(who, call)));
-        let moves = calls.filter(|calls| calls.traits.has(Traits::MOVES) && calls.returned > 0);
+        let moves = Traits::of(self.name(call)).has(Traits::MOVES);
+        let moves = calls.filter(|calls| moves && calls.returned > 0);
         let bytes = moves.map(|calls| calls.returned as f64 / calls.count.max(1) as f64);
         match (end, request, calls) {
             (End::Syscall, Some(requests), _) => {

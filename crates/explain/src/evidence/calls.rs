@@ -42,8 +42,6 @@ pub struct Calls {
     pub interrupted: u64,
     /// Sum of what they returned.
     pub returned: u64,
-    /// What is known of it by its name.
-    pub traits: Traits,
     /// Bytes by number of the call, if it moves some: in place of ticks.
     pub bytes: Option<Box<Series>>,
 }
@@ -154,11 +152,7 @@ impl CallStats {
         let room = self.calls.len() < MAX_CALLS;
         let calls = match self.calls.get_mut(&(who, call)) {
             Some(calls) => calls,
-            None if room => {
-                let calls = self.calls.entry((who, call)).or_default();
-                calls.traits = traits;
-                calls
-            }
+            None if room => self.calls.entry((who, call)).or_default(),
             None => return,
         };
         calls.ticks = calls.ticks.saturating_add(ticks);

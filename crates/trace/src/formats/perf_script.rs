@@ -5,7 +5,7 @@
 
 use super::lines::{any_event, split_cpu, split_name, Head, Line, TextReader};
 use crate::format::{EventReader, Tick, TraceFormat, TraceInfo};
-use crate::text::{split_at_byte, stamp_and_rest};
+use crate::text::{split_at_byte, stamp};
 use crate::{Error, Input};
 
 /// The format.
@@ -54,7 +54,8 @@ fn stamped(line: &str) -> Option<(Head<'_>, &str)> {
     let (left, cpu, right) = split_cpu(line)?;
     let (comm, ids) = split_last(left.trim_ascii())?;
     let tid = split_at_byte(ids, b'/').map_or(ids, |(_, tid)| tid).parse().ok()?;
-    let (ts, rest) = stamp_and_rest(right.trim_ascii_start())?;
+    let (seconds, rest) = split_at_byte(right.trim_ascii_start(), b':')?;
+    let (ts, true) = stamp(seconds)? else { return None };
     Some((Head { ts, cpu, tid, comm: comm.trim_ascii(), ..Head::default() }, rest))
 }
 

@@ -211,7 +211,7 @@ impl BootReport<'_> {
         if self.never_ran() {
             return vec![Fact::new("added", self.added(), "")];
         }
-        let known = known_causes(timelines);
+        let (known, things) = (known_causes(timelines), things(timelines));
         if !known.is_empty() {
             let named: Vec<String> = known
                 .iter()
@@ -220,14 +220,14 @@ impl BootReport<'_> {
                 .collect();
             let more = known.len().saturating_sub(CAUSES);
             let more = if more > 0 { format!(", {more} more") } else { String::new() };
-            let unknown = things(timelines).iter().take(LARGEST).any(|thing| {
+            let unknown = things.iter().take(LARGEST).any(|thing| {
                 thing.cause.is_some_and(|id| known.iter().all(|cause| cause.id != id))
             });
             let rest = if unknown { "; no bound for the other remedies" } else { "" };
             let saves = format!("at most {}{more}{rest}", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));
         }
-        facts.extend(self.how_to_measure(&known, timelines));
+        facts.extend(self.how_to_measure(&known, &things));
         let marks = named_marks(timelines);
         if !marks.is_empty() {
             let shown = marks.iter().take(MARKS).map(|mark| {
@@ -259,9 +259,8 @@ impl BootReport<'_> {
     }
 
     /// The command that measures the causes that were found, where it can.
-    fn how_to_measure(&self, known: &[Known], timelines: &[&Timeline]) -> Option<Fact> {
+    fn how_to_measure(&self, known: &[Known], things: &[Actionable]) -> Option<Fact> {
         let own = !self.result.machine.spec.command.is_empty();
-        let things = things(timelines);
         let caused = things.iter().take(LARGEST).filter_map(|thing| thing.cause);
         let mut ids: Vec<&str> = known.iter().map(|cause| cause.id).chain(caused).collect();
         ids.retain(|id| crate::findings::is_measurable(id, own));

@@ -288,11 +288,10 @@ fn measured(row: &FindingRow) -> impl Iterator<Item = &Contrast> {
 
 fn place(contrast: &Contrast) -> Cell {
     match contrast.found_in.as_deref() {
-        // Nothing changed, and no phase came near it.
-        None => Cell::Text("the whole boot".into()),
+        // None: nothing changed, and no phase came near it.
+        None | Some("the whole boot") => Cell::Text("the whole boot".into()),
         // As short as its column.
         Some("the VMM's CPU time") => Cell::Text("VMM CPU time".into()),
-        Some("the whole boot") => Cell::Text("the whole boot".into()),
         Some(span) => Cell::Name(span.into()),
     }
 }

@@ -556,8 +556,8 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "vmeter finds each commit that made most boots slower or faster; a rare slow boot counts \
-            as one boot, however long it took. vmeter names a wrong commit in at most 5 % of \
+        "vmeter finds each commit that changed the time of most boots; a rare slow boot counts as \
+            one boot, however long it took. vmeter names a wrong commit in at most 5 % of \
             ranges without a change. New boots then \
          confirm each change and measure its size: the first sentence has their result, the table has all \
          boots. vmeter names no change that the new boots do not confirm."
