@@ -138,7 +138,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("machine", "Only machines with this setting"),
             ("command", "Only this command's sessions, e.g. boot"),
-            ("since", "Only sessions since a date (2026-05-01) or of an age (30d)"),
+            ("since", "Only sessions since a date (2026-05-01), or of the last days (30d)"),
             ("limit", "Show at most N sessions [default: 20]"),
         ],
         &["vmeter runs list --since 2026-05-01", "vmeter runs list --machine smp=2"],
@@ -157,7 +157,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("export-csv", "Write a row for each run"),
             ("export-json", "Write the same as JSON"),
-            ("since", "Only sessions since a date (2026-05-01) or of an age (30d)"),
+            ("since", "Only sessions since a date (2026-05-01), or of the last days (30d)"),
         ],
         &["vmeter runs export --export-csv -", "vmeter runs export --since 7d --export-json -"],
     ),

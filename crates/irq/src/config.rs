@@ -256,7 +256,7 @@ impl Options {
         }
         if self.strategies.is_empty() || self.runs == 0 {
             return wrong(
-                "nothing to measure: give --runs and --strategy at least one value each".into(),
+                "nothing to measure: give --runs 1 or more, and at least one --strategy".into(),
             );
         }
         Ok(())

@@ -116,7 +116,7 @@ impl Probe {
                 self.ring0, self.ring3
             ),
             Quality::Absent { reason } => {
-                format!("KVM ({module}) does not run kernel mode: {reason}")
+                format!("KVM ({module}) cannot run guest code in kernel mode: {reason}")
             }
         }
     }

@@ -72,7 +72,10 @@ impl Ends {
         }
         for (name, ends) in [b, a] {
             if ends.is_unknown() {
-                return Some(format!("how the guest of {name} ended is not known, {TO_LEARN_IT}"));
+                return Some(format!(
+                    "vmeter does not know how the guest of {name} ended, \
+                    {TO_LEARN_IT}"
+                ));
             }
         }
         let words = |ends: &Ends| ends.to.iter().cloned().collect::<Vec<_>>().join(" or ");
@@ -145,8 +148,8 @@ mod tests {
         assert!(differ(&off, &done(Cause::Ready)).is_some_and(|why| why.contains("--until")));
         let unknown = done(Cause::Exit);
         for (a, b, says) in [
-            (&off, &unknown, "is not known"),
-            (&unknown, &off, "is not known"),
+            (&off, &unknown, "does not know how the guest of"),
+            (&unknown, &off, "does not know how the guest of"),
             (&unknown, &unknown, "vmeter does not know how the guests"),
         ] {
             let why = differ(a, b).expect("a guest of which nothing is known");

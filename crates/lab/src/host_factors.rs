@@ -68,8 +68,8 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "{} pairs of {what}{example} share no host, and no chain of other machines connects \
-         their hosts, so the hosts may cause their difference; use --runs 2 or more",
+        "in {} pairs of {what}{example} no host ran both, and no chain of other machines \
+            connects their hosts, so a difference may come from the hosts; use --runs 2 or more",
         adjusted.confounded.len()
     ))
 }

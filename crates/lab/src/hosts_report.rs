@@ -10,8 +10,8 @@ pub(crate) fn blocks(hosts: &[HostEffect], document: &mut Document) {
         return;
     }
     let note =
-        "each host's time divided by the average host's [95 % interval]; vmeter divided every \
-         time above by its host's factor";
+        "each host's time divided by the average host's [95 % interval]; in the tables above, \
+            vmeter divided each time by the factor of its host";
     document.heading("Hosts", note);
     document.push(Block::Table(table(hosts)));
 }

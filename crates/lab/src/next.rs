@@ -146,8 +146,8 @@ impl Waits<'_> {
         let waited = waited.as_secs_f64();
         let seen = match launched && self.options.within_s.is_none() {
             true => format!(
-                "{} ended, and vmeter saw no VMM start until {} s after that (--within S waits \
-                 longer)",
+                "{} ended, and vmeter saw no VMM start within {} s after that (--within S waits \
+                    longer)",
                 self.options.command.join(" "),
                 AFTER.as_secs()
             ),

@@ -8,7 +8,7 @@ use vmeter_record::run::VMM_STDERR;
 use vmeter_render::quantity::{Quantity, Unit};
 
 /// How to read samples that are drawn as dots.
-pub(crate) const DOTS: &str = "one dot per run; the bar marks the mean and may hide dots";
+pub(crate) const DOTS: &str = "dot: a run (larger: several); bar: the mean, which may hide dots";
 
 /// The outcome in words; `None` for one that needs none.
 pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
@@ -33,7 +33,10 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
         Outcome::TimedOut { last }
             if vmeter_timeline::is_login(last.trim_end_matches([' ', '"'])) =>
         {
-            format!("timed out at {last}: the guest waits for a login; --until 'line:login:' ends there")
+            format!(
+                "timed out at {last}: the guest waits for a login; to end the run there, use \
+                --until 'line:login:'"
+            )
         }
         Outcome::TimedOut { last } => format!("timed out; the last thing seen was: {last}"),
         Outcome::UnexpectedEnd { how } => how.clone(),

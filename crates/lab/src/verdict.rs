@@ -10,7 +10,7 @@ use vmeter_stats::decide::{Decided, MARGIN};
 use vmeter_stats::Slow;
 
 /// What the p-value of a comparison is.
-pub(crate) const P: &str = "the smaller one of the typical run's and the mean's";
+pub(crate) const P: &str = "the smaller p-value of two tests, of the typical run and of the mean";
 
 /// What slow runs add to what the typical runs of `a` and `b` say, where they move the mean by half of what
 /// counts as equal, or leave it unknown.

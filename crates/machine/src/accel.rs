@@ -162,8 +162,8 @@ fn no_node(error: std::io::Error) -> String {
                 .into()
         }
         std::io::ErrorKind::PermissionDenied => {
-            "/dev/kvm may not be opened by this user (sudo usermod -aG kvm $USER, then log in \
-             again)"
+            "this user has no permission to open /dev/kvm (sudo usermod -aG kvm $USER, then log \
+                in again)"
                 .into()
         }
         _ => format!("/dev/kvm cannot be opened: {error}"),

@@ -135,8 +135,8 @@ pub fn predict(known: &Known) -> Predicted {
     let left =
         (workload.working_set_bytes as f64).min(dirty / bandwidth * workload.resident_bytes as f64);
     let race_lost = format!(
-        "the guest dirties memory at {}, which is not below the bandwidth, {}: every round \
-         leaves {}, and within the downtime limit, {:.0} ms, QEMU can send only {}",
+        "the guest dirties memory at {}, at least as fast as the bandwidth of {}: every round \
+            leaves {}, but in the downtime limit of {:.0} ms QEMU can send only {}",
         rate(dirty),
         rate(bandwidth),
         megabytes(left),

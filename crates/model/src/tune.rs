@@ -18,7 +18,7 @@ vmeter_base::words! {
         Log = "log",
         /// A restart from inside.
         Reboot = "reboot",
-        /// Network cards and protocols, used or not.
+        /// Network cards and protocols, also those that the guest does not use.
         Network = "network",
         /// A graphics card.
         Display = "display",

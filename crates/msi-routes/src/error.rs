@@ -59,8 +59,8 @@ pub enum RouteError {
     },
     /// The vector's interrupts come from a gate, whose eventfd can't be exchanged.
     #[error(
-        "the vector's interrupts come from a gate, so the vector has no external eventfd to \
-        replace"
+        "the vector's interrupts come from a Gate, which has an eventfd of its own: there is no \
+        external eventfd to replace"
     )]
     NotExternal,
     /// A gate can be given up only where its message may go to KVM by itself.

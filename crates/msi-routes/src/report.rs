@@ -73,8 +73,8 @@ impl std::fmt::Display for Failure {
             }
             (Step::Entry, Some(e)) => write!(
                 f,
-                "the fixed route of GSI {gsi} is refused: {e}; is there such an irqchip, \
-                 pin, port or vCPU?"
+                "KVM refused the fixed route of GSI {gsi}: {e}; check that this irqchip, pin, \
+                    port or vCPU exists"
             ),
             (Step::Attach, Some(e)) => {
                 write!(f, "cannot attach the irqfd of GSI {gsi}: {e}{hint}")
@@ -152,6 +152,6 @@ pub struct CommitError {
 fn lost(not_restored: &[Failure]) -> String {
     match not_restored.len() {
         0 => String::new(),
-        n => format!(", but vectors stay masked: {n}, the first: {}", not_restored[0]),
+        n => format!(", but some vectors stay masked ({n}; the first is {})", not_restored[0]),
     }
 }

@@ -135,9 +135,9 @@ pub(crate) fn judge(run: &Run<'_>, clues: &EndEvidence, last: impl FnOnce() -> S
     };
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
         warnings.push(
-            "how the guest ended is not known: vmeter knows only that its VMM exited with status \
-             0. A console on standard output would tell, and so would the monitor, which \
-             --no-inject leaves out"
+            "vmeter does not know how the guest ended, only that its VMM exited with status 0. A \
+                console on standard output would show how, and so would the monitor, which \
+                vmeter does not add with --no-inject"
                 .into(),
         );
     }

@@ -336,8 +336,8 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
     } else if let Some(at) = silent(&of_guest).filter(|_| run.outcome == Outcome::Done) {
         run.total_ns = at.saturating_sub(begin).clamp(1, now);
         said.push(format!(
-            "the guest does not say when it was up: the run ends with the last log line that {} \
-                s of silence follow or, without such a silence, with the last line before vmeter \
+            "the guest does not say when it was up: the run ends at the last log line before a \
+                silence of {} s or, if there is no such silence, at the last line before vmeter \
                 looked. To choose another end, use --until line:REGEX",
             SILENCE / 1_000_000_000
         ));

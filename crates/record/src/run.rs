@@ -506,10 +506,10 @@ const OF_DAEMON: &str =
     "A daemon's VM is not a child of this command. Use vmeter boot --next -- COMMAND, which \
      follows the VM from its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
-    "A VM that a daemon starts (libvirtd, incus, a server of tmux) is not a process of the \
-     command: `vmeter boot --next -- COMMAND` follows it from its VMM's exec. Or give the VMM's \
-     own command line. If the command is a VMM that vmeter does not know, say where its boot \
-     ends: --until line:REGEX";
+    "The command is not the ancestor of a VM that a daemon (libvirtd, incus, the tmux server) \
+        starts: `vmeter boot --next -- COMMAND` follows such a VM from its VMM's exec. Or give \
+        the VMM's own command line. If the command is a VMM that vmeter does not know, say where \
+        its boot ends: --until line:REGEX";
 
 /// The command ended well, and nothing in it was a VMM.
 fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
@@ -669,9 +669,9 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
     let unseen = |vmm: &&str| !exit.has_vmm && !name.contains(&family(vmm));
     if let Some(vmm) = request.context.vmm.image.filter(unseen) {
         warnings.push(format!(
-            "the launched program stayed {name}, and vmeter saw none of its children execute \
-             {vmm}*. If one of the children is the VMM, vmeter did not look into it: end the \
-             wrapper with `exec {vmm}… …`"
+            "the launched program {name} did not exec the VMM, and vmeter saw none of its \
+                children execute {vmm}*. If one of the children is the VMM, vmeter did not \
+                record it: end the wrapper with `exec {vmm}… …`"
         ));
     }
 }

@@ -13,8 +13,10 @@
 //! at its beginning, however long it is.
 
 use crate::Error;
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -164,9 +166,7 @@ impl Input {
     pub fn into_lines(self) -> Lines {
         let budget = self.budget.clone();
         budget.is_text();
-        let stream = self.into_stream();
-        let line = String::new();
-        Lines { stream, line, number: 0, cut: 0, replaced: 0, problem: None, budget }
+        Lines::new(self.into_stream(), budget)
     }
 
     /// The trace with access to any offset.
@@ -342,7 +342,13 @@ impl RandomAccess {
 /// Lines of a text trace, one at a time, in bounded memory.
 pub struct Lines {
     stream: Box<dyn BufRead + Send>,
-    line: String,
+    /// Whole lines, and where the next one begins.
+    block: String,
+    next: usize,
+    /// The line read last.
+    line: Range<usize>,
+    /// The begin of a line whose end was not read yet, cut as [`MAX_LINE`] says.
+    begun: Vec<u8>,
     number: u64,
     cut: u64,
     /// Lines with bytes that are not UTF-8.
@@ -352,48 +358,99 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Reads the next line into the buffer that [`Lines::text`] shows; false at the end.
+    fn new(stream: Box<dyn BufRead + Send>, budget: Arc<Budget>) -> Lines {
+        Lines {
+            stream,
+            block: String::new(),
+            next: 0,
+            line: 0..0,
+            begun: Vec::new(),
+            number: 0,
+            cut: 0,
+            replaced: 0,
+            problem: None,
+            budget,
+        }
+    }
+
+    /// Reads the next line, which [`Lines::text`] then shows; false at the end.
     pub fn advance(&mut self) -> bool {
-        let mut line = std::mem::take(&mut self.line).into_bytes();
-        line.clear();
-        let mut any = false;
-        let mut cut = false;
-        loop {
+        if self.next == self.block.len() && !self.fill() {
+            self.line = 0..0;
+            return false;
+        }
+        let rest = &self.block[self.next..];
+        let length = memchr::memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
+        let shown = if length > MAX_LINE { self.cut_short(self.next) } else { length };
+        self.line = self.next..self.next + shown;
+        self.next = (self.next + length + 1).min(self.block.len());
+        self.number += 1;
+        true
+    }
+
+    /// How much of a line that is too long is kept.
+    #[cold]
+    fn cut_short(&mut self, begin: usize) -> usize {
+        self.cut += 1;
+        let whole = |length: &usize| self.block.is_char_boundary(begin + length);
+        (0..=MAX_LINE).rev().find(whole).unwrap_or(0)
+    }
+
+    /// Puts whole lines into the block, as many as are there; false at the end.
+    fn fill(&mut self) -> bool {
+        let mut bytes = std::mem::take(&mut self.block).into_bytes();
+        bytes.clear();
+        self.next = 0;
+        let ended = loop {
             let chunk = match self.stream.fill_buf() {
                 Ok(chunk) => chunk,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => {
                     self.problem = Some(format!("reading stopped after line {}: {e}", self.number));
-                    break;
+                    break true;
                 }
             };
             if chunk.is_empty() {
-                break;
+                break true;
             }
-            any = true;
-            let end = memchr::memchr(b'\n', chunk);
-            let part = &chunk[..end.unwrap_or(chunk.len())];
-            let room = MAX_LINE - line.len();
-            cut |= part.len() > room;
-            line.extend_from_slice(&part[..part.len().min(room)]);
-            let used = end.map_or(chunk.len(), |e| e + 1);
+            let first = memchr::memchr(b'\n', chunk);
+            // One byte too many shows that the line was longer.
+            let room = MAX_LINE + 1 - self.begun.len();
+            self.begun.extend_from_slice(&chunk[..first.unwrap_or(chunk.len()).min(room)]);
+            let used = chunk.len();
+            if let (Some(first), Some(last)) = (first, memchr::memrchr(b'\n', chunk)) {
+                bytes.append(&mut self.begun);
+                bytes.extend_from_slice(&chunk[first..=last]);
+                let tail = &chunk[last + 1..];
+                self.begun.extend_from_slice(&tail[..tail.len().min(MAX_LINE + 1)]);
+                self.stream.consume(used);
+                break false;
+            }
             self.stream.consume(used);
-            if end.is_some() {
-                break;
-            }
+        };
+        if ended {
+            bytes.append(&mut self.begun);
         }
-        self.cut += u64::from(cut);
-        self.number += u64::from(any);
-        self.line = String::from_utf8(line).unwrap_or_else(|e| {
-            self.replaced += 1;
-            String::from_utf8_lossy(e.as_bytes()).into_owned()
-        });
-        any
+        self.block = String::from_utf8(bytes).unwrap_or_else(|e| self.repaired(e.as_bytes()));
+        !self.block.is_empty()
+    }
+
+    /// The lines with what is not UTF-8 replaced.
+    #[cold]
+    fn repaired(&mut self, bytes: &[u8]) -> String {
+        let mut block = String::with_capacity(bytes.len());
+        for line in bytes.split_inclusive(|&b| b == b'\n') {
+            let text = String::from_utf8_lossy(line);
+            self.replaced += u64::from(matches!(text, Cow::Owned(_)));
+            block.push_str(&text);
+        }
+        block
     }
 
     /// The line read last, without its end; bytes that are not UTF-8 are replaced.
     pub fn text(&self) -> &str {
-        self.line.strip_suffix('\r').unwrap_or(&self.line)
+        let line = &self.block[self.line.clone()];
+        line.strip_suffix('\r').unwrap_or(line)
     }
 
     /// Number of the line read last, from 1.

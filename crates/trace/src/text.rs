@@ -65,28 +65,40 @@ pub(crate) fn number_after(text: &str, key: &str) -> Option<u64> {
 const TENS: [u64; 10] =
     [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
+/// The number that a text begins with, and how many digits it has; none of more than 19.
+#[inline]
+pub(crate) fn digits(text: &[u8]) -> Option<(u64, usize)> {
+    let (mut value, mut length) = (0u64, 0);
+    while let Some(digit) = text.get(length).map(|byte| byte.wrapping_sub(b'0')) {
+        if digit > 9 {
+            break;
+        }
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        length += 1;
+    }
+    (1..=19).contains(&length).then_some((value, length))
+}
+
 /// Seconds with a decimal fraction as nanoseconds; an integer without one as it is.
 pub(crate) fn stamp(text: &str) -> Option<(u64, bool)> {
-    let Some((whole, fraction)) = split_at_byte(text, b'.') else {
-        return Some((text.parse().ok()?, false));
+    let (value, seconds, length) = stamp_at(text)?;
+    (length == text.len()).then_some((value, seconds))
+}
+
+/// The [`stamp`] that a text begins with, and its length.
+#[inline]
+pub(crate) fn stamp_at(text: &str) -> Option<(u64, bool, usize)> {
+    let (whole, length) = digits(text.as_bytes())?;
+    let Some(fraction) = text[length..].strip_prefix('.') else {
+        return Some((whole, false, length));
     };
-    if fraction.is_empty() || fraction.len() > 18 {
-        return None;
-    }
-    let mut parts = 0;
-    for digit in fraction.bytes() {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        parts = parts * 10 + u64::from(digit);
-    }
-    let ns = match fraction.len() {
-        digits @ 0..=9 => parts * TENS[9 - digits],
-        digits => parts / TENS[digits - 9],
+    let (parts, places) = digits(fraction.as_bytes())?;
+    let ns = match places {
+        0..=9 => parts * TENS[9 - places],
+        10..=18 => parts / TENS[places - 9],
+        _ => return None,
     };
-    let seconds: u64 = whole.parse().ok()?;
-    Some((seconds.checked_mul(TENS[9])?.checked_add(ns)?, true))
+    Some((whole.checked_mul(TENS[9])?.checked_add(ns)?, true, length + 1 + places))
 }
 
 #[cfg(test)]

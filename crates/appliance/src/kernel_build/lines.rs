@@ -5,8 +5,8 @@ vmeter_base::words! {
     pub enum Config {
         /// Debian's configuration without modules: only what it builds into the kernel.
         Debian = "debian",
-        /// Debian's, without options that the guest does not need and whose initcalls took over 1 ms
-        /// in a measured boot.
+        /// Debian's, minus each option that the guest does not need and whose initcalls took over
+        /// 1 ms in a measured boot.
         Custom = "custom",
         /// allnoconfig plus the options needed to boot, measure and shut down the guest.
         Minimal = "minimal",
@@ -117,7 +117,7 @@ pub const MINIMAL: &[Line] = &[
     on("ENABLE_DEFAULT_TRACERS", "tracepoints only: the function tracer slows the boot"),
     on("BPF_SYSCALL", "for DEBUG_INFO_BTF"),
     on("DEBUG_INFO_DWARF4", "for DEBUG_INFO_BTF; not in what is booted"),
-    on("DEBUG_INFO_BTF", "vmeter reads structures out of RAM by their types"),
+    on("DEBUG_INFO_BTF", "to read the kernel's structures in RAM, vmeter needs their types"),
 ];
 
 /// What is changed of Debian's configuration to build it elsewhere, without modules.
@@ -131,7 +131,7 @@ pub const DEBIAN: &[Line] = &[
         "the kernel's release contains the configuration's name and \
         hash",
     ),
-    line("DEBUG_INFO_BTF", "y", "vmeter reads structures out of RAM by their types"),
+    line("DEBUG_INFO_BTF", "y", "to read the kernel's structures in RAM, vmeter needs their types"),
     line("KALLSYMS_ALL", "y", "vmeter finds the kernel's log and trace by its symbols"),
 ];
 

@@ -46,7 +46,7 @@ pub struct Explain {
     /// Record at most S seconds (default: no limit).
     #[arg(long, value_name = "S", value_parser = seconds, requires = "live")]
     duration: Option<Duration>,
-    /// Stop recording after N MiB.
+    /// Stop recording when the trace reaches this many MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2048, requires = "live",
           value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     limit: u64,

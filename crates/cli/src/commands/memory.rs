@@ -16,9 +16,9 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter memory`.
 #[derive(Debug, Args)]
 pub struct Memory {
-    /// Number of MiB that the guest reads from a file on its root before the second measurement,
-    /// which has a boot of its own (default: 64, the whole file). With 0, vmeter measures once, at
-    /// the ready point.
+    /// Number of MiB that the guest reads from a file on its root before the second measurement
+    /// (default: 64, the whole file). The second measurement is in a separate boot. With 0, vmeter
+    /// measures once, at the ready point.
     #[arg(long, value_name = "MIB")]
     pub read: Option<u32>,
     /// The machine; --root takes several, separated by commas, which are shown side by side.

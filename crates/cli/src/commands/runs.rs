@@ -212,8 +212,7 @@ fn remove_each(
             Ok(done) => {
                 let (left, path) = (done.left.join(", "), session.path.display());
                 result.warnings.push(format!(
-                    "{path} was not removed: vmeter did not make {left} \
-                    in it"
+                    "{path} was not removed: it contains {left}, which vmeter did not make"
                 ));
                 removed.push(session);
             }

@@ -138,8 +138,8 @@ fn say_standing(standing: &Standing) -> Result<Status> {
     let real = match (standing.has_real, standing.real_is_newer) {
         (false, _) => " (this file cannot be executed, so VMs do not start)",
         (true, true) => {
-            " (newer than the shim: repeat `vmeter shim install`, so that libvirt queries its \
-                features again)"
+            " (newer than the shim: run `vmeter shim install` again, so that libvirt queries the \
+                VMM's features again)"
         }
         (true, false) => "",
     };

@@ -397,7 +397,8 @@ impl Report for DirtyReport<'_> {
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
             let note = format!(
-                "ns, by vmeter's copies of KVM's loops, in the passes under {told}; {WAYS}"
+                "in ns, measured with vmeter's copies of KVM's loops, in the passes under \
+                    {told}; {WAYS}"
             );
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));

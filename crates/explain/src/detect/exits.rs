@@ -166,7 +166,8 @@ impl PciPorts {
             )],
             subject: name,
             suggestion: "use a machine with ECAM (q35, MMCONFIG enabled), where a word costs one \
-                exit; to save both exits of a word, let the guest scan fewer buses and functions"
+                exit instead of two; to avoid even that exit, let the guest scan fewer buses and \
+                functions"
                 .into(),
             confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (the counts include \
                 pci_config_reads and pci_config_writes)"

@@ -59,8 +59,7 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
             None if view.is_foreign(group) => continue,
             None if view.own().is_some() => {
-                "a process that the recording was made of, or one that such a process waits for"
-                    .to_string()
+                "a process that was recorded, or one that a recorded process waits for".to_string()
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(

@@ -138,8 +138,8 @@ impl Gap {
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));
         let claim = format!(
-            "last seen: {} after the start, the thread goes to sleep in {call}; what ended the \
-                sleep: {} later, {by} wakes the thread",
+            "last seen {} after the start: the thread goes to sleep in {call}; {} later, {by} \
+                wakes it",
             after(sleep.start),
             view.time(ticks as f64)
         );

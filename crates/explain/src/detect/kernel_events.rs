@@ -158,8 +158,8 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
         ),
         Sign::Reclaim => (
             "there is no free memory and it reclaims pages itself",
-            "more memory, fewer programs beside it, or vm.min_free_kbytes raised so that kswapd \
-             begins sooner",
+            "add memory, run fewer programs beside it, or raise vm.min_free_kbytes so that \
+                kswapd begins sooner",
         ),
         Sign::Dirty => (
             "the kernel makes it wait until its writes have reached the disk",
@@ -174,8 +174,8 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
 fn unanswered(name: &str, port: u16, times: &str) -> [String; 3] {
     [
         format!(
-            "{name} waits in connect: port {port} does not answer, the SYN is sent again after 1 s, \
-             {times} times"
+            "{name} waits in connect: port {port} does not answer, and the kernel sends {times} SYNs \
+             again, the first after 1 s"
         ),
         format!(
             "{times} SYNs for port {port} are retransmitted (tcp_retransmit_skb, TCP_SYN_SENT), \
@@ -194,7 +194,7 @@ fn lost(port: u16, times: &str) -> [String; 3] {
         format!("TCP retransmits data {times} times to port {port}: packets are lost"),
         format!(
             "TCP retransmits {times} segments for port {port} (tcp_retransmit_skb); if no later \
-                segment was acknowledged, it waits 200 ms or more for each"
+                segment was acknowledged, TCP waits 200 ms or more before each retransmission"
         ),
         "find where packets are lost: ip -s link, tc -s qdisc, nstat -az TcpRetransSegs".into(),
     ]

@@ -47,7 +47,7 @@ impl View<'_> {
             Frame::Timer => "asleep until a timer fires".into(),
             Frame::Irq(irq) => format!("asleep until interrupt {}", self.name(irq)),
             Frame::Interrupt => "asleep until an interrupt".into(),
-            Frame::Deep => "asleep for a disk or in the kernel (D)".into(),
+            Frame::Deep => "waiting for a disk, or asleep in the kernel (D)".into(),
             Frame::Stopped(by) => format!("stopped until {} lets it go on", self.threads(by)),
             Frame::Asleep => "asleep".into(),
             Frame::Faults => "page faults".into(),

@@ -124,9 +124,9 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "{name} {} times: call n moves {} + {} × n bytes (R² {}); the total, {}, grows with \
-                the square of the number of calls; {names} take {}, or {} with opening and \
-                truncating",
+            "{name} {} times: call n moves {} + {} × n bytes (R² {}), so the total, {}, grows \
+                with the square of the number of calls. The {names} take {}; with the opening \
+                and truncating of the file, {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -203,7 +203,9 @@ fn grows(
         summary,
         chain: vec![link(view, call.file(), claim, calls.count, ticks, calls.worst)],
         suggestion: format!("do {name} once for all items, or for the new one only"),
-        confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (the total grows fourfold if it is quadratic)".into(),
+        confirm: "vmeter explain TRACE_WITH_TWICE_THE_ITEMS (if the total grows fourfold, the \
+            work is quadratic)"
+            .into(),
         ..Candidate::default()
     }
 }

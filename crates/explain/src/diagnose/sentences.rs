@@ -216,7 +216,7 @@ impl Cause<'_> {
             (End::Cpu(rival), None) if self.path.group_at(self.view, 0) == Some(rival) => {
                 match self.path.root {
                     Frame::Life(_) => {
-                        "keep each other off the CPU, because they share too few".into()
+                        "keep each other off the CPU, because they share too few CPUs".into()
                     }
                     _ => format!(
                         "is ready but has no CPU: other threads of {} use it",
@@ -238,7 +238,7 @@ impl Cause<'_> {
         let Some(doer) = self.doer() else {
             return match self.convoy() {
                 Some((call, _)) => format!(
-                    "{subject} wait{} for a lock held by one of them, which {}",
+                    "{subject} wait{} for a lock that one of them holds; the holder {}",
                     self.inside(call),
                     self.tail()
                 ),

@@ -95,7 +95,7 @@ impl Collector<'_> {
 
     /// Adds to the tree.
     pub(super) fn life(&mut self) -> Life<'_> {
-        let place = self.place("event");
+        let place = self.place("end of the longest wait");
         let Evidence { threads, groups, tree, budget, .. } = &mut *self.evidence;
         let (merge, now) = (self.merge, self.moment.ts);
         Life { pieces: None, waited: 0, calls: 0, threads, merge, groups, tree, budget, now, place }
@@ -328,7 +328,7 @@ impl Collector<'_> {
     /// Adds a stretch on a CPU, which most are.
     pub(super) fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
         let ticks = segment.end.saturating_sub(segment.start);
-        let mut place = self.place("event");
+        let mut place = self.place("end of the longest run");
         place.stamp = self.moment.stamp;
         let merge = self.merge;
         let is_futex = |call| merge.traits_of(call).has(Traits::FUTEX);

@@ -71,7 +71,10 @@ impl<'a> IrqReport<'a> {
             let (own, other) = (growth(own), growth(other));
             let most = grouped(&self.most_fitted().to_string());
             text += &match own == other {
-                true => format!(" Up to {most} vectors, both times grow {own} with their number."),
+                true => format!(
+                    " Up to {most} vectors, the two times grow {own} with the number \
+                    of vectors."
+                ),
                 false => format!(
                     " Up to {most} vectors, the time of {} grows {own} with their number, and the \
                      time of {baseline} grows {other}.",
@@ -463,7 +466,9 @@ impl Report for IrqReport<'_> {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
             let counts = plural(points as u64, "vector count");
             let most = grouped(&self.most_fitted().to_string());
-            let note = format!("fit of the shortest times at {counts} up to {most}");
+            let note = format!(
+                "fit to the shortest time per vector count: {counts}, up to {most} vectors"
+            );
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
             let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \

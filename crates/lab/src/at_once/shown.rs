@@ -170,7 +170,7 @@ impl Report for WithLevels<'_> {
 /// The section of a report.
 fn blocks(levels: &BTreeMap<String, Levels>, document: &mut Document) {
     for (machine, levels) in levels {
-        let note = "each VM from its VMM's exec; [ ]: 95 % CI of the quantile";
+        let note = "each VM's time counts from its VMM's exec; [ ]: 95 % CI of the quantile";
         document.heading(format!("At once: {machine}"), note);
         document.push(Block::Table(table(levels)));
         for level in &levels.all {
@@ -255,7 +255,7 @@ fn cause(level: &Level) -> Option<String> {
     };
     let than = if found.beyond { " beyond what fewer VMs wait for" } else { "" };
     Some(format!(
-        "With {at_once} at once, in a traced warm-up, {} of the time of {}{than} goes to this: \
+        "In a traced warm-up with {at_once} at once, {} of the time of {}{than} goes to this: \
             {kind}. {}",
         percent(found.share),
         found.who,

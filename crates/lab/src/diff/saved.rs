@@ -82,8 +82,8 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
         )
     };
     Ok(usage(format!(
-        "--detect {pct}: cannot add runs to saved sessions: {needed}; to boot both in turn until \
-         the result is clear: vmeter boot --baseline {baseline} --detect {pct}"
+        "--detect {pct}: vmeter cannot add runs to saved sessions ({needed}). To boot both in \
+            turn until the result is clear, run vmeter boot --baseline {baseline} --detect {pct}"
     )))
 }
 
@@ -95,7 +95,7 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
         return Ok(limit.nothing("a run did not reach its end"));
     }
     if result.verdict == DiffVerdict::EndsNotKnown {
-        return Ok(limit.nothing("how the guests ended is not known"));
+        return Ok(limit.nothing("vmeter does not know how the guests ended"));
     }
     let exact = a.is_exact() && b.is_exact();
     if a.folder == b.folder && !exact {

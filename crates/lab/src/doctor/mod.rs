@@ -144,8 +144,8 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "vmeter cannot see the VMM's own moments or the guest's RAM; only a reboot without \
-                this setting lowers it",
+            "vmeter cannot see the VMM's own moments or the guest's RAM; to lower this setting, \
+                reboot the host without it",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,
@@ -185,7 +185,7 @@ fn uprobes() -> Check {
             Name::Uprobes,
             Status::Poor,
             "not available",
-            "not needed to boot: the VMM's entry and main are seen by ptrace",
+            "not needed to boot: vmeter sees the VMM's entry and main by ptrace",
         )
     }
 }
@@ -246,7 +246,8 @@ fn noise() -> Check {
     let (median, high) = (samples[100], samples[180]);
     let spread = 100.0 * (high / median - 1.0);
     let found = format!(
-        "the slowest tenth of 200 trials takes at least {spread:.0} % longer than the median"
+        "of 200 runs of a fixed loop, the slowest tenth take at least {spread:.0} % longer than \
+            the median"
     );
     if spread < 10.0 {
         return check(Name::Noise, Status::Good, found, "");

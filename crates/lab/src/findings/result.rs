@@ -83,7 +83,7 @@ fn hints(result: &FindingsResult) -> Vec<String> {
     let side = |label: &str| vmeter_base::shell::quote(&format!("{}#{label}", result.saved_in));
     let diff =
         pair.map(|(a, b)| format!("vmeter diff {} {}  # all that differs", side(&a), side(&b)));
-    let long = format!("vmeter show {dir} --long  # each finding in words, with its figures");
+    let long = format!("vmeter show {dir} --long  # what each finding changes, and its figures");
     diff.into_iter().chain([long]).collect()
 }
 

@@ -33,7 +33,11 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             ChangeShape::Tail => format!("the mean since {}, with its slow boots,", name(*last)),
             ChangeShape::Creep => format!("{} over {}, a creep,", name(*last), name(change.before)),
             ChangeShape::Undecided => {
-                format!("{} over {}, by one commit or a creep,", name(*last), name(change.before))
+                format!(
+                    "{} over {}, by one commit or little by little,",
+                    name(*last),
+                    name(change.before)
+                )
             }
         };
         gates.push(limit.rule_with_mean(&name, &ratio, change.mean.as_ref()));
@@ -43,7 +47,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
                 format!(
-                    "the mean since {}, whose slow boots did not recur in new boots,",
+                    "the mean since {} (new boots did not show its slow boots again)",
                     name(*last)
                 )
             }

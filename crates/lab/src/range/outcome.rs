@@ -276,7 +276,7 @@ fn commits(
 
 /// Why a commit that runs is not compared.
 pub(super) fn blindness() -> String {
-    format!("how its guest ended is not known, {TO_LEARN_IT}")
+    format!("vmeter does not know how its guest ended, {TO_LEARN_IT}")
 }
 
 /// The samples of the runs in `own` put into the search again, in their order.

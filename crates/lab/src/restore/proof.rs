@@ -61,7 +61,7 @@ pub(super) fn judge(
         return match drawn.contains(said) {
             true => Ok(Proof::Nonce),
             false => Err(format!(
-                "its nonce is {said}, and the guest whose snapshot was made had {last}"
+                "its nonce is {said}, but the guest in the snapshot had the nonce {last}"
             )),
         };
     }

@@ -194,7 +194,8 @@ fn remarks(machine: &Restored) -> Vec<String> {
         let why = match pattern.is_some_and(|pattern| proof::asks(&pattern)) {
             true => "--create printed no line with the nonce that --ready asks for",
             false => {
-                "a guest can prove that it was restored by printing a number that it draws when it boots: --ready 'line:… (?<nonce>…)'"
+                "to prove that it was restored, a guest can print a random number that it draws \
+                    at boot: --ready 'line:… (?<nonce>…)'"
             }
         };
         said.push(format!(

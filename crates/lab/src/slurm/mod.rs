@@ -123,7 +123,7 @@ fn submit(
     let folder = Folder::make(&dir)?;
     shards(&dir, work, &script).with_context(|| {
         format!(
-            "cannot prepare {}: choose a folder that all nodes share with --save DIR",
+            "cannot prepare {}: with --save DIR, choose a folder that all nodes share",
             dir.display()
         )
     })?;
@@ -217,7 +217,8 @@ fn finish(folder: Folder, job: JobRecord, watch: &mut Watch<'_>) -> Result<Merge
     merge_into(folder, &MergeOptions { dirs, save: None, mixed_hosts }).map_err(|error| {
         let shown = shell::path(&dir);
         error.context(format!(
-            "all shards are done, in {shown}/shards, and cannot be merged as they are (vmeter {command} --resume {shown} tries again)"
+            "all shards are done, in {shown}/shards, but vmeter cannot merge them as they are \
+                (to try again: vmeter {command} --resume {shown})"
         ))
     })
 }

@@ -195,9 +195,9 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             ));
         } else if !is_like(points, point) {
             warnings.push(format!(
-                "{}: its end differs from that of the points before it, so vmeter excludes it \
-                    from the growth: to compare all points, give an --until that every one of \
-                    them reaches",
+                "{}: this point ended differently from the points before it, so vmeter leaves it \
+                    out of the growth. To compare all points, give an --until that all of them \
+                    reach",
                 point.label
             ));
         }

@@ -249,9 +249,9 @@ pub fn filled(text: &str, parameters: &Settings) -> String {
 
 fn set(spec: &mut MachineSpec, name: &str, value: &str) -> Result<()> {
     let number = || {
-        value.parse::<u32>().map_err(|_| {
-            usage(format!("{name}={value}: expected a whole number, as --{name} takes it"))
-        })
+        value
+            .parse::<u32>()
+            .map_err(|_| usage(format!("{name}={value}: --{name} takes a whole number")))
     };
     let text = || Some(value.to_owned());
     match name {

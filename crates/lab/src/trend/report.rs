@@ -32,7 +32,10 @@ impl TrendReport<'_> {
         let sessions = machines.iter().map(|m| m.sessions.len()).sum::<usize>() as u64;
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
-                || ". So few sessions cannot show a change that affects a quarter of them".into(),
+                || {
+                    ". These sessions are too few to show a change that affects a quarter of them"
+                        .into()
+                },
                 |pct| {
                     format!(
                         ". vmeter would have found, with 80 % power, a change of {pct:.1} \
@@ -43,7 +46,7 @@ impl TrendReport<'_> {
             _ => String::new(),
         };
         format!(
-            "No change of level over {} of {}{found}.",
+            "No change of level in {} of {}{found}.",
             plural(sessions, "session"),
             plural(machines.len() as u64, "machine")
         )
@@ -120,10 +123,10 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     }
     if change.other_days {
         return format!(
-            "{took} Undecided: the new sessions and the earlier ones began on different days, one \
-                kind on weekends (UTC). The machine may be {as_word}, or only its host on those \
-                days. To decide, measure on the same days of the week, or use vmeter boot \
-                --baseline, which boots both machines in turn."
+            "{took} Undecided: the new sessions and the earlier ones began on different days \
+                (UTC): one group on weekdays, the other on weekends. The machine may be \
+                {as_word}, or only its host on those days. To decide, measure on the same days \
+                of the week, or use vmeter boot --baseline, which boots both machines in turn."
         );
     }
     if change.verdict == TrendVerdict::Undecided {

@@ -84,7 +84,7 @@ impl Round {
                     Err(format!("it saves {}, beyond noise", compact_seconds(found.mean)))
                 }
                 (None, Raced::Open { .. }) if entry.pairs.wall.len() < LOOKS[0] => {
-                    Err("the budget had no room to measure it by itself".to_owned())
+                    Err("the budget left no time to measure it alone".to_owned())
                 }
                 (None, Raced::NotWorth) => Ok(format!(
                     "in addition to the other steps, this step saves only {least} to \

@@ -235,7 +235,9 @@ impl<'a> State<'a> {
         if self.boots.has_failed(label) {
             let why = self.boots.failure(stage, label);
             return Some(why.unwrap_or_else(|| {
-                "in at least one boot, the machine with this step did not reach its end".into()
+                "in at least one boot, the machine with this step did not reach the end of the \
+                    boot"
+                    .into()
             }));
         }
         let (seen, original) =

@@ -56,9 +56,9 @@ impl Backend for UserCommand {
         if let Some(dialect) = machine.dialect {
             take(&mut machine, dialect.read(&argv), &argv, request);
             if let Some(option) = dialect.restores(&argv) {
-                let why = "a restored guest does not boot: vmeter adds nothing to its kernel \
-                    command line, and ignores its log and trace, which are from the boot before \
-                    the snapshot";
+                let why = "a restored guest resumes without a boot: vmeter adds nothing to its \
+                    kernel command line, and ignores its log and trace, which are from the boot \
+                    before the snapshot";
                 machine.choose("snapshot", option, why);
             }
         }
@@ -160,7 +160,7 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
     let what = match says_so {
         true if !may_ask => format!("{name}, by its name"),
         true => format!("{name}, by its name and version"),
-        false => format!("{name}, which vmeter recognises by its name, but not by its {option}"),
+        false => format!("{name}, by the name of its file; its {option} does not say so"),
     };
     machine.choose("vmm", shown, what);
     machine.dialect = Some(dialect).filter(|_| says_so);

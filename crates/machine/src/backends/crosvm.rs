@@ -40,8 +40,8 @@ impl Backend for Crosvm {
         d.accel()?;
         let (smp, memory) = d.size(MOST_VCPUS)?;
         d.machine.choose("console", "ttyS0 on standard output", format!("--serial {SERIAL}"));
-        let why = "--disable-sandbox: crosvm then starts no process for each device, and does \
-            not need the rights for a sandbox";
+        let why = "--disable-sandbox: crosvm then starts no separate process per device, and \
+            needs no rights for a sandbox";
         d.machine.choose("sandbox", "none", why);
         let (kernel, initrd) = d.kernel(KernelKind::Vmlinux)?;
         let line = d.command_line(&[]);

@@ -271,8 +271,8 @@ impl Report for MigrateReport<'_> {
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document.heading(
             "Remaining",
-            "MB left to send, over time; one row per run; the number at the left is the top of \
-                the row's scale",
+            "MB left to send, over time; one row per run, all on one scale; the number at the left \
+                is the row's highest; ─: nothing left",
         );
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "from dirty rate and bandwidth alone");

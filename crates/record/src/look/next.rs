@@ -112,8 +112,8 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
     if stood > 0 {
         warnings.push(format!(
             "{PAUSED} for about {:.1} s while vmeter followed it: the VM was paused. The span \
-                that contains the pause includes this time, and vmeter shows each event before \
-                the pause too late by this time",
+                that contains the pause is too long by the length of the pause, and each event \
+                before the pause is shown too late by the same length",
             seconds(stood)
         ));
     }

@@ -137,7 +137,8 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
                         module forbids it: run vmeter look on the host itself"
                     .to_owned(),
                 false => format!(
-                    "look as the user and group that it runs as, or as root: sudo vmeter look {pid}"
+                    "run vmeter look as the VMM's user and group, or as root: sudo vmeter look \
+                        {pid}"
                 ),
             };
             Err(LookError::Refused(format!(

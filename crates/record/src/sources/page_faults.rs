@@ -72,7 +72,7 @@ impl Parameters {
         (seen + 2 < few).then(|| {
             format!(
                 "the kernel counted {counted} major faults of the VMM, and vmeter saw {seen} of \
-                    them: it does not see the faults that KVM takes for a guest"
+                    them: it does not see the faults that KVM handles on behalf of a guest"
             )
         })
     }
@@ -144,8 +144,12 @@ impl Live for Recording {
         // Of a wrapper nothing is kept.
         drop(self.watching.take().and_then(Watching::end));
         self.before = taken(tracee.pid).unwrap_or(0);
-        let failed =
-            |error| SourceError::Other(format!("{NAME}: waits for pages are not timed: {error}"));
+        let failed = |error| {
+            SourceError::Other(format!(
+                "{NAME}: vmeter cannot time the VMM's waits for \
+                pages: {error}"
+            ))
+        };
         self.watching = Some(Watching::start(tracee.pid).map_err(failed)?);
         Ok(())
     }

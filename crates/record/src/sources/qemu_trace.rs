@@ -185,7 +185,8 @@ impl Live for Recording {
         if !self.armed || !self.dir.join(LOG).exists() {
             return Ok(None);
         }
-        let clock = "wall clock, paired with CLOCK_MONOTONIC before and after";
+        let clock =
+            "wall clock; vmeter reads it and CLOCK_MONOTONIC together before and after the run";
         Ok(Some(recorder::record::<QemuTrace>(&[LOG], clock, 2_000, &NoParameters {})))
     }
 }

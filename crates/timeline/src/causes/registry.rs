@@ -79,7 +79,7 @@ causes! {
     HPET_DEVICE = "hpet-device", "a high precision event timer";
     I8042_DEVICE = "i8042-device", "a controller of keyboard and mouse";
     SMM = "smm", "the firmware prepares system management mode";
-    BOARD = "board", "a PCI Express board where conventional PCI would do";
+    BOARD = "board", "a machine type with PCI Express where one with conventional PCI would do";
     ROOT_PORTS = "root-ports", "PCIe root ports without a device";
     CPU_HOST = "cpu-host", "a CPU model without the host's TSC deadline timer";
     CPU_MODEL = "cpu-model", "a CPU model whose features the translator has to emulate";

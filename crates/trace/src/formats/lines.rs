@@ -3,6 +3,7 @@
 use crate::event::{Body, Context, Event, EventType, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, TraceInfo};
 use crate::input::Lines;
+use crate::text::digits;
 use std::ops::Range;
 use vmeter_base::CpuList;
 
@@ -225,16 +226,15 @@ pub(super) fn first_event(head: &[u8], parse: Parse) -> Option<&str> {
 }
 
 /// Splits `left [001] right` at the CPU's brackets.
+#[inline]
 pub(super) fn split_cpu(line: &str) -> Option<(&str, u32, &str)> {
     let bytes = line.as_bytes();
     for open in memchr::memchr_iter(b'[', bytes) {
         let Some(left) = bytes[..open].strip_suffix(b" ") else { continue };
         let inside = &line[open + 1..];
-        let digits = inside.bytes().take_while(u8::is_ascii_digit).count();
-        let after = &inside[digits..];
-        if (3..=6).contains(&digits) && after.starts_with("] ") {
-            let cpu = inside[..digits].parse().unwrap_or(NO_CPU);
-            return Some((&line[..left.len()], cpu, &after[2..]));
+        let Some((cpu, length @ 3..=6)) = digits(inside.as_bytes()) else { continue };
+        if let Some(right) = inside[length..].strip_prefix("] ") {
+            return Some((&line[..left.len()], cpu as u32, right));
         }
     }
     None
@@ -251,6 +251,7 @@ static OF_NAMES: [bool; 256] = {
 };
 
 /// Splits `name: text` where the name is one word.
+#[inline]
 pub(super) fn split_name(text: &str) -> Option<(&str, &str)> {
     let end = text.bytes().position(|b| !OF_NAMES[b as usize])?;
     let (name, rest) = text.split_at(end);

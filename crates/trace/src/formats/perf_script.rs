@@ -5,7 +5,7 @@
 
 use super::lines::{any_event, split_cpu, split_name, Head, Line, TextReader};
 use crate::format::{EventReader, Tick, TraceFormat, TraceInfo};
-use crate::text::{split_at_byte, stamp};
+use crate::text::{split_at_byte, stamp_at};
 use crate::{Error, Input};
 
 /// The format.
@@ -43,22 +43,22 @@ fn parse(line: &str, _number: u64) -> Line<'_> {
     }
 }
 
-/// Splits at the last blank.
-fn split_last(text: &str) -> Option<(&str, &str)> {
-    let at = memchr::memrchr2(b' ', b'\t', text.as_bytes())?;
-    Some((&text[..at], &text[at + 1..]))
-}
-
 /// What all lines of events begin with, and the rest of the line.
+#[inline]
 fn stamped(line: &str) -> Option<(Head<'_>, &str)> {
     let (left, cpu, right) = split_cpu(line)?;
-    let (comm, ids) = split_last(left.trim_ascii())?;
+    let left = left.trim_ascii_end();
+    let blank = left.bytes().rposition(|b| matches!(b, b' ' | b'\t'))?;
+    let (comm, ids) = left.split_at(blank);
+    let ids = &ids[1..];
     let tid = split_at_byte(ids, b'/').map_or(ids, |(_, tid)| tid).parse().ok()?;
-    let (seconds, rest) = split_at_byte(right.trim_ascii_start(), b':')?;
-    let (ts, true) = stamp(seconds)? else { return None };
+    let right = right.trim_ascii_start();
+    let (ts, true, length) = stamp_at(right)? else { return None };
+    let rest = right[length..].strip_prefix(':')?;
     Some((Head { ts, cpu, tid, comm: comm.trim_ascii(), ..Head::default() }, rest))
 }
 
+#[inline]
 fn event(line: &str) -> Option<Head<'_>> {
     let (head, rest) = stamped(line)?;
     let mut rest = rest.trim_ascii_start();

@@ -243,7 +243,11 @@ impl Report for BenchReport<'_> {
             document.push(Block::Table(self.machine_table()));
         }
         if let Some(table) = self.tail_table(detail == Detail::Full).filter(|_| measured) {
-            document.heading("Tails", "quantiles of wall time [95 %, between order statistics]");
+            document.heading(
+                "Tails",
+                "quantiles of wall time [95 % interval, from order \
+                statistics]",
+            );
             document.push(Block::Table(table));
         }
         if let Some(first) = self.result.comparisons.first() {

@@ -164,7 +164,7 @@ fn undecided(overhead: &Overhead) -> String {
         None => "the ratio is so close to the bound that no number of pairs can decide".into(),
     };
     let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
-    format!("; not decided whether that is at most {bound:.0} %: {more}{tail}")
+    format!("; the pairs do not show whether that is at most {bound:.0} %: {more}{tail}")
 }
 
 /// Boots that are slow beyond the others, which the typical boot does not show.

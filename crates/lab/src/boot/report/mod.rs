@@ -150,7 +150,7 @@ impl<'a> BootReport<'a> {
         let all = self.result.runs.len();
         let of_all = if total.n < all { format!(" of {all}") } else { String::new() };
         let unknown = match self.ends_unknown() {
-            true => "; how the guest ended is not known",
+            true => "; vmeter does not know how the guest ended",
             false => "",
         };
         format!(
@@ -241,7 +241,7 @@ impl<'a> BootReport<'a> {
             None => "; mean ± 95 % CI",
         };
         let unknown = match self.ends_unknown() {
-            true => " The VMM exited; how the guest ended is not known.",
+            true => " The VMM exited; vmeter does not know how the guest ended.",
             false => "",
         };
         format!(

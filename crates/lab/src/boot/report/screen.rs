@@ -271,7 +271,8 @@ impl BootReport<'_> {
         let about = |id: &&str| {
             let told = known.iter().any(|cause| cause.id == *id);
             let thing = things.iter().find(|thing| thing.cause == Some(*id)).filter(|_| !told)?;
-            Some(format!("{id} for {}", thing.name))
+            let which = if ids.len() == 1 { String::new() } else { format!("{id} is ") };
+            Some(format!("{which}for {}", thing.name))
         };
         let note = ids.iter().filter_map(about).collect::<Vec<_>>().join(", ");
         let machine = if own { " -- \u{2026}" } else { "" };

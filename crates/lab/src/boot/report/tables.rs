@@ -23,6 +23,14 @@ struct Extra {
     partial: bool,
 }
 
+/// An activity's own time, not rounded to less than the whole is: it is no more than that.
+fn own(own: &Estimate, whole: &Estimate) -> Quantity {
+    let width = |estimate: &Estimate| estimate.ci95[1] - estimate.ci95[0];
+    let half = width(own).min(width(whole)) / 2.0;
+    let ci95 = [own.mean - half, own.mean + half];
+    Quantity::duration(&Estimate { ci95, ..own.clone() }).without_interval()
+}
+
 impl Extra {
     fn heads(&self) -> Vec<Column> {
         let mut columns = vec![
@@ -72,7 +80,10 @@ impl BootReport<'_> {
             notes.push("off path: in parallel to it");
         }
         if all().any(|activity| Quantity::duration(&activity.estimate).at_most.is_some()) {
-            notes.push("mean ± 95 % CI; without ±, the CI includes 0");
+            notes.push("mean ± 95 % CI; a mean without ± has a CI that includes 0");
+        }
+        if all().any(|activity| activity.seen_in < self.shown_runs().len()) {
+            notes.push("a run without the activity counts as 0");
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
             notes.push("a+b: one span of both, as no marker shows where a ends");
@@ -81,7 +92,10 @@ impl BootReport<'_> {
             notes.push("vmeter:observe: vmeter holds the VMM");
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {
-            notes.push("between its parts: of a span, outside of the spans within it");
+            notes.push(
+                "between its parts: the time of a span that none of the spans within it \
+                covers",
+            );
         }
         notes.join("; ")
     }
@@ -161,7 +175,7 @@ impl BootReport<'_> {
             let mut cells = vec![
                 Cell::Name(activity.name.clone()),
                 Cell::Quantity(Quantity::duration(&activity.estimate)),
-                Cell::Quantity(Quantity::duration(&activity.own).without_interval()),
+                Cell::Quantity(own(&activity.own, &activity.estimate)),
             ];
             cells.extend(columns.cpu.then(|| time(&activity.cpu)));
             cells.extend(columns.beside.then(|| time(&activity.beside)));

@@ -61,9 +61,10 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         ),
         DiffVerdict::EndsNotKnown => {
             return format!(
-                "How the guests of {names} ended is not known, so vmeter cannot say which boots \
-             sooner: their VMMs' exits lie {change} ({percent}{}) apart. Leave out --no-inject, \
-             watch with --watch light, or measure to a line: --until 'line:REGEX'.",
+                "vmeter does not know how the guests of {names} ended, so it cannot say which \
+                    guest boots sooner: their VMMs' exits lie {change} ({percent}{}) apart. \
+                    Leave out --no-inject, watch with --watch light, or measure to a line: \
+                    --until 'line:REGEX'.",
                 spelled_p(total.p_value)
             )
         }

@@ -49,8 +49,8 @@ pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
     what: "the guest unpacks glibc and the dynamic linker only to link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
-    stand_in: "one dynamically linked glibc program; vmeter's init uses no C library, so it does \
-        not need this program",
+    stand_in: "vmeter's init uses no C library; for the comparison it runs one program that is \
+        linked with glibc dynamically",
     expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,
@@ -74,8 +74,9 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     cause: registry::UNPACK_INITRD,
     what: "the guest spends boot time on unpacking compressed files",
     published: "plain .ko files instead of .ko.xz save a little",
-    stand_in: "the whole initramfs is compressed (gzip, zstd), because Debian's modules are \
-        uncompressed",
+    stand_in:
+        "Debian's modules are not compressed, so vmeter compresses the whole initramfs (gzip, \
+        zstd)",
     expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],
     contrasts: &[
         Pair::of(
@@ -94,7 +95,7 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_initrd(),
         changes: &[UserChange::Make("unpacked-initrd", files::unpack_initrd)],
-        gives_up: "a small initrd file: the copy that vmeter makes is not compressed",
+        gives_up: "the initrd file's small size: vmeter's copy is not compressed",
         breaks: &[Keep::Initrd],
         predicts: &[
             Part::Span("kernel:unpack-initrd", 0.3, 0.95),

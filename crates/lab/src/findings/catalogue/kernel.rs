@@ -19,8 +19,8 @@ pub(super) const ENTRY: Finding = Finding {
         absent: |machine| machine.has_no_packed_kernel(),
         changes: &[UserChange::Make("vmlinux", files::enter_by_pvh)],
         // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
-        gives_up: "KASLR: only the decompressor does it, and this kernel's file, already \
-            unpacked, has none",
+        gives_up: "KASLR: only the decompressor does it, and this kernel's file is already \
+            unpacked, so it has no decompressor",
         needs: Some(Allow::Insecure),
         safe_if: &["nokaslr"],
         breaks: &[Keep::Kernel],

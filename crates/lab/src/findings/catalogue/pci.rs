@@ -48,7 +48,8 @@ const EIGHT_BRIDGES: &[&str] = &[
 
 pub(super) const PROBE: Finding = Finding {
     cause: registry::PCI_PROBE,
-    what: "configuration space is read and written word by word, each an exit",
+    what: "the guest reads and writes configuration space word by word, and each word costs an \
+        exit",
     published: "95 ms (pci_subsys_init); each device that is present costs time, an empty slot \
         costs none",
     stand_in: "",
@@ -63,8 +64,8 @@ pub(super) const PROBE: Finding = Finding {
         Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "device"),
         Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "root port"),
         Pair::of(&[Vmm(EIGHT_BRIDGES)], &[RootPorts(8)])
-            .named("root ports instead of bridges")
-            .per(8.0 * 31.0, "empty slot of a bridge"),
+            .named("root ports for bridges")
+            .per(8.0 * 31.0, "empty slot"),
     ],
     price: Price::OtherMachine,
     remedy: "unused devices and ports left out",
@@ -121,7 +122,7 @@ pub(super) const PARALLEL: Finding = Finding {
             why.or_else(|| machine.says("driver_async_probe"))
         },
         changes: &[UserChange::Kernel("driver_async_probe=*")],
-        gives_up: "an order of device names that never changes",
+        gives_up: "device names that are the same at every boot",
         breaks: &[Keep::Names],
         predicts: &[
             Part::Span("initcalls:device", 0.0, 0.5),

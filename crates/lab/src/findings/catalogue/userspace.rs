@@ -31,7 +31,7 @@ pub(super) const UDEV: Finding = Finding {
     expected: &["/init:udev-overhead", "/init:udev-settle", "/init:udev-trigger"],
     contrasts: &[Pair::of(&[Init("udev")], &[])],
     price: Price::GuestFiles,
-    remedy: "an init that loads the modules it needs by name",
+    remedy: "an init that loads, by name, the modules that it needs",
     user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 

@@ -230,7 +230,11 @@ impl<'a> FindingsReport<'a> {
         );
         document.push(Block::Table(self.table()));
         if let Some(table) = self.parts() {
-            document.heading("Variants", "time that each saves by itself; negative: costs");
+            document.heading(
+                "Variants",
+                "time that each saves by itself (negative: time that it \
+                costs)",
+            );
             document.push(Block::Table(table));
         }
         if let Some(table) = self.consoles() {
@@ -306,6 +310,9 @@ fn shown(verdict: FindingVerdict) -> &'static str {
 }
 
 fn saving(estimate: &Estimate) -> Cell {
+    if estimate.n > 1 && estimate.ci95 == [0.0, 0.0] {
+        return Cell::Text("0 ± 0 s".into());
+    }
     Cell::Inline(Quantity::of(estimate, Unit::Seconds))
 }
 

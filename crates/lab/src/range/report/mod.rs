@@ -80,8 +80,8 @@ impl<'a> RangeReport<'a> {
                 all.join(" ") + &self.the_rest() + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {} ({sure} sure). vmeter is less sure to \
-                    find a change of exactly that size.{}{}",
+                "No change of {} or more between {} and {} ({sure} sure). vmeter is more likely \
+                    to miss a change of exactly that size.{}{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
@@ -89,7 +89,7 @@ impl<'a> RangeReport<'a> {
                 self.between_the_ends()
             ),
             RangeVerdict::NoChange => format!(
-                "These runs show no change of the time by any of the {} commits.{}",
+                "These runs do not show that any of the {} commits changed the time.{}",
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
@@ -110,8 +110,8 @@ impl<'a> RangeReport<'a> {
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
-                None => "Undecided: so few runs of each commit cannot show any change; 6 or more \
-                         can."
+                None => "Undecided: there are too few runs of each commit to show any change; 6 \
+                    or more can show one."
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
@@ -177,8 +177,8 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Seen once, not again: in the first boots, slow boots were {} from {last} \
-                        on, but new boots of all commits do not show this ({shares}).",
+                    " Not confirmed: in the first boots, slow boots were {} from {last} on, but \
+                        new boots of all commits show no such change ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }
@@ -260,9 +260,9 @@ impl<'a> RangeReport<'a> {
             );
         }
         format!(
-            "{last} is {verdict} than {first} {figures}. Either one of these {} commits caused \
-             this, or each caused a part: make more runs of each to find out (--resume with \
-             --runs N).",
+            "{last} is {verdict} than {first} {figures}. A single one of these {} commits caused \
+                this, or each caused a part: make more runs of each to find out (--resume with \
+                --runs N).",
             commits.len()
         )
     }
@@ -318,7 +318,7 @@ impl<'a> RangeReport<'a> {
         let (a, b) = (&explained.a, &explained.b);
         let what = diff::explained(explained);
         format!(
-            "From {} runs of {} and {} of {}; the verdict is in the first sentence. {}",
+            "Based on {} runs of {} and {} of {}; the first sentence gives the verdict. {}",
             a.runs.len(),
             a.name,
             b.runs.len(),

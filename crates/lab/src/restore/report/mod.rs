@@ -222,8 +222,8 @@ impl<'a> RestoreReport<'a> {
         if self.result.prefetch.is_empty() {
             return;
         }
-        let note = "predicted: the time that restores without it waited for these pages; mean ± \
-            95 % CI";
+        let note = "predicted: how long the restores without prefetch waited for these pages; \
+            mean ± 95 % CI";
         document.heading("Pages that are loaded first", note);
         let mut table = Table::new(vec![
             Column::name("snapshot"),

@@ -224,7 +224,7 @@ impl<'a> SweepReport<'a> {
         let runs: Vec<usize> = self.result.points.iter().map(|p| p.runs.len()).collect();
         let (least, most) = (runs.iter().min().unwrap_or(&0), runs.iter().max().unwrap_or(&0));
         let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        let order = "points take turns in random order; --runs, --seed";
+        let order = "the points take turns in random order: --runs, --seed";
         facts.push(Fact::new("runs a point", range, order));
         if let Some(first) = self.result.points.first() {
             let swept = |what: &String| self.result.parameters.iter().any(|p| p.name == *what);

@@ -61,12 +61,12 @@ impl<'a> TuneReport<'a> {
                 result.samples_s.len(),
             ),
             (Some(ratio), _) => format!(
-                "vmeter recommends no step: with all steps that seemed to help, a boot is {} \
-                 times as fast. {searched}",
+                "vmeter recommends no step: even with all steps that seemed to help, a boot is \
+                 {} times as fast, so the gain is not certain. {searched}",
                 ratio_interval(ratio)
             ),
             _ => format!(
-                "No step is recommended: a boot takes {}. {searched}",
+                "vmeter recommends no step. A boot takes {}. {searched}",
                 compact_seconds(before.mean)
             ),
         }

@@ -91,8 +91,8 @@ fn notes(stamps: &Stamps, names: &BTreeMap<u32, Listed<'_>>, clock: &Clock) -> V
     }
     if header.unhooked_ns.is_some() && !stamps.stamps.iter().any(|s| is_last(names, s)) {
         notes.push(format!(
-            "start_kernel was not reached within {} translated blocks: the firmware is large, or \
-             the guest's kernel is another than the one given",
+            "the guest did not reach start_kernel within {} translated blocks: the firmware is \
+                large, or the guest does not boot the given kernel",
             header.blocks
         ));
     }

@@ -237,7 +237,7 @@ impl CpuPages {
                 Ok(at.saturating_add(4).saturating_add(len as usize))
             }
             (TYPE_PADDING, _) => Ok(page.len()),
-            _ => Err("a time stamp reaches over the end of its page"),
+            _ => Err("a time stamp extends past the end of its page"),
         }
     }
 }

@@ -180,7 +180,10 @@ fn drop_overlaps(header: &mut Header, length: u64) {
         }
     }
     if dropped > 0 {
-        header.miss(format!("the data of {dropped} CPUs, which overlap those of others"));
+        header.miss(format!(
+            "the data of {dropped} CPUs, because these data overlap the data of \
+            other CPUs"
+        ));
     }
 }
 

@@ -129,7 +129,7 @@ impl<'a> Sections<'a> {
             return Err(match self.section {
                 Some(_) => format!("a section ends {} bytes too early", size - there),
                 None => format!(
-                    "the file ends at byte {}; expected {size} more bytes at byte {}",
+                    "the file ends at byte {}, but needs {size} bytes from byte {} on",
                     self.file.len(),
                     self.at
                 ),
@@ -190,7 +190,7 @@ impl<'a> Sections<'a> {
         };
         if got < out.len() {
             return Err(format!(
-                "the file ends at byte {}; expected {size} more bytes at byte {}",
+                "the file ends at byte {}, but needs {size} bytes from byte {} on",
                 self.file.len(),
                 self.at
             ));
