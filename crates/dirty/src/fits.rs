@@ -70,9 +70,8 @@ pub(crate) fn crossovers(
             let meets = |(other, line): (&'_ TrackerKind, &'_ DirtyModel)| {
                 let gain = slope(model) - slope(line);
                 let x = (cost(line, of, 0.0) - cost(model, of, 0.0)) / gain;
-                // Slopes that differ by less are the same, measured twice.
-                let real = gain > 0.25 * slope(model);
-                (other != name && real && x >= at.max(1.0) && x <= measured as f64).then_some(x)
+                let later = gain > 0.0 && x >= at.max(1.0) && x <= measured as f64;
+                (other != name && later).then_some(x)
             };
             let next = models
                 .iter()
@@ -85,6 +84,7 @@ pub(crate) fn crossovers(
                 above: *other,
                 dirty_pages: x,
                 share: x / pages as f64,
+                saved_per_page: 1.0 - slope(line) / slope(model),
             });
             (name, model, at) = (other, line, x);
         }
@@ -129,7 +129,34 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].below, found[0].above), (RING, LOG));
         assert!((found[0].dirty_pages - 95.0).abs() < 1e-6);
+        assert!((found[0].saved_per_page - 2.0 / 3.0).abs() < 1e-6, "20 of 60 ns");
         assert!(crossovers(&models, 90, 100_000).is_empty());
         assert!(crossovers(&BTreeMap::new(), 90, 90).is_empty());
+    }
+
+    /// Whatever is said to be the cheapest between two places is the cheapest there.
+    #[test]
+    fn no_other_line_is_below_the_envelope() {
+        let line = |clean: f64, page: f64| DirtyModel {
+            collect_clean_ns: clean,
+            collect_page_ns: page,
+            write_page_ns: 0.0,
+        };
+        let models: BTreeMap<_, _> = [
+            (RING, line(21e3, 24.3e3)),
+            (TrackerKind::ManualProtect, line(1.48e6, 18.7e3)),
+            (TrackerKind::PagemapScan, line(8.89e6, 16e3)),
+            (LOG, line(1.92e6, 36e3)),
+        ]
+        .into();
+        let found = crossovers(&models, 6_553, 1 << 20);
+        let found: Vec<_> = found.iter().filter(|c| c.of == CrossoverOf::Total).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        for pages in [1.0, 100.0, 300.0, 1_000.0, 2_000.0, 3_000.0, 6_000.0] {
+            let named = found.iter().rfind(|c| c.dirty_pages <= pages);
+            let named = named.map_or(found[0].below, |c| c.above);
+            let of = |kind| cost(&models[kind], CrossoverOf::Total, pages);
+            assert!(models.keys().all(|other| of(&named) <= of(other)), "{named} at {pages}");
+        }
     }
 }

@@ -160,6 +160,8 @@ pub struct DirtyCrossover {
     pub dirty_pages: f64,
     /// The same as a share of the guest's memory.
     pub share: f64,
+    /// What each further page costs less above, as a share of what it costs below.
+    pub saved_per_page: f64,
 }
 
 /// What to use for the workload measured.

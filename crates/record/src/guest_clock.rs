@@ -104,7 +104,7 @@ impl GuestClock {
         }
         let host = Conversion::from_tsc(&run.clocks).ok_or_else(|| {
             SourceError::Other(
-                "run.json lacks two TSC readings, so vmeter cannot align guest time".into(),
+                "vmeter needs two TSC readings to align guest time, but run.json has fewer".into(),
             )
         })?;
         let clock = |zero: f64, error_ns| GuestClock { rate: host.rate(), zero, error_ns };

@@ -4,10 +4,15 @@
 ///
 /// `key` includes its separator: `"irq="`, `"reason "`. It must begin a word.
 pub(crate) fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    split_after(text, key).map(|(value, _)| value)
+}
+
+/// What follows `key`, as [`after`] has it, and the rest of the text.
+pub(crate) fn split_after<'a>(text: &'a str, key: &str) -> Option<(&'a str, &'a str)> {
     let rest = text.get(ends(text, key).find(|end| begins_word(text, end - key.len()))?..)?;
     let rest = rest.trim_ascii_start();
     let end = rest.bytes().position(|b| matches!(b, b' ' | b',' | b')' | b']' | b'\t'));
-    Some(&rest[..end.unwrap_or(rest.len())])
+    Some(rest.split_at(end.unwrap_or(rest.len())))
 }
 
 /// Where the text goes on behind each place at which `part` stands.
@@ -43,6 +48,11 @@ fn is_word(byte: u8) -> bool {
 
 /// A number as it is printed: decimal, or hexadecimal after `0x`.
 pub(crate) fn number(text: &str) -> Option<u64> {
+    if let Some((value, length)) = digits(text.as_bytes()) {
+        if length == text.len() {
+            return Some(value);
+        }
+    }
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
         None => match text.strip_prefix('-') {

@@ -121,6 +121,7 @@ exported! {
         above: Word,
         dirty_pages: f64,
         share: f64,
+        saved_per_page: f64,
     }
 
     struct Advice<'a> of DirtyAdvice {

@@ -3,8 +3,9 @@
 
 mod json;
 
-use crate::result::{CrossoverOf, DirtyCrossover, DirtyResult, DirtyRow, DirtySpeedup};
+use crate::result::{CrossoverOf, DirtyResult, DirtyRow, DirtySpeedup};
 use crate::source::{label, TrackerKind};
+use std::fmt::Write as _;
 use vmeter_base::Envelope;
 use vmeter_dirty_switch::StrategyKind;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
@@ -237,24 +238,30 @@ impl<'a> DirtyReport<'a> {
     }
 
     fn crossovers(&self) -> String {
-        let line = |crossover: &DirtyCrossover| {
-            format!(
-                "{}: {} is fastest below {} dirty pages per pass ({} of memory), and {} is \
-                    fastest from there to 10 % of the buffer",
-                match crossover.of {
+        let mut text = String::new();
+        let mut of = None;
+        for crossover in &self.result.crossovers {
+            let pages = grouped(&format!("{:.0}", crossover.dirty_pages));
+            if of != Some(crossover.of) {
+                let what = match crossover.of {
                     CrossoverOf::Collect => "host time alone, by these lines",
                     CrossoverOf::Total => "with the guest's write faults",
-                },
-                crossover.below,
-                grouped(&format!("{:.0}", crossover.dirty_pages)),
-                percent(crossover.share),
-                crossover.above,
-            )
-        };
-        let lines: Vec<String> = self.result.crossovers.iter().map(line).collect();
-        lines.join("; ")
-            + ". Costs per page count as equal if they differ by less than a \
-            quarter."
+                };
+                let end = if of.is_some() { "; " } else { "" };
+                let below = crossover.below;
+                let _ = write!(
+                    text,
+                    "{end}{what}: {below} is cheapest below {pages} dirty pages per pass"
+                );
+            } else {
+                let _ = write!(text, " to {pages}");
+            }
+            of = Some(crossover.of);
+            let saved = percent(crossover.saved_per_page);
+            let _ = write!(text, ", {} (per page {saved} cheaper) from there", crossover.above);
+        }
+        text + " on, measured up to 10 % of the buffer. If a page is cheaper by less than a quarter, \
+                that may be noise."
     }
 
     fn trackers(&self, document: &mut Document) {

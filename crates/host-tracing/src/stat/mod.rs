@@ -148,7 +148,8 @@ fn warnings(trace: &Counted) -> Vec<String> {
     );
     say(
         losses.overwritten,
-        "events were overwritten in the recorder's ring buffer: the beginning of the trace is missing",
+        "events were overwritten in the recorder's ring buffers: each CPU's part of the trace lacks its \
+         beginning",
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),

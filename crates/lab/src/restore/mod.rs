@@ -353,8 +353,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     if spec.until.as_deref().is_none_or(|until| until == "poweroff") {
         return Err(usage(
             "--ready: after the restore, the guest must print a line again and again. Name that \
-                line with --ready 'line:REGEX', or omit --initrd and the command line to use \
-                vmeter's own guest, which prints one",
+                line with --ready 'line:REGEX'. Or omit both --initrd and the VMM's command line: \
+                vmeter then uses its own guest, which prints such a line",
         ));
     }
     let options = if own { vec![format!("vmeter.tick={TICK_MS}")] } else { Vec::new() };

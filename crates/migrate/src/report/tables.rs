@@ -18,7 +18,7 @@ impl MigrateReport<'_> {
             Column::number("rounds", 1),
             Column::number("dirtied", 2),
             Column::number("sent", 2),
-            Column::number("bandwidth", 1),
+            Column::number("bandwidth", 1).meaning("sent per second until the guest stopped"),
             Column::text("memory", 1),
         ]);
         let mut table = Table::new(columns);
@@ -97,9 +97,9 @@ impl MigrateReport<'_> {
             Column::number("round", 0),
             Column::number("begins", 1),
             Column::number("takes", 0),
-            Column::number("pages to send", 0).meaning("left as the round begins"),
-            Column::number("sent", 1),
-            Column::number("dirtied meanwhile", 0),
+            Column::number("pages to send", 0).meaning("left as the round begins, by QEMU"),
+            Column::number("sent", 1).meaning("by QEMU, whose counter lags: only the sum is exact"),
+            Column::number("dirtied meanwhile", 0).meaning("by the guest's own count"),
             Column::number("throttle", 2),
         ]);
         for (n, point) in self.result.points.iter().enumerate().take(points) {

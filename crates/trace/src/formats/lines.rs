@@ -226,7 +226,6 @@ pub(super) fn first_event(head: &[u8], parse: Parse) -> Option<&str> {
 }
 
 /// Splits `left [001] right` at the CPU's brackets.
-#[inline]
 pub(super) fn split_cpu(line: &str) -> Option<(&str, u32, &str)> {
     let bytes = line.as_bytes();
     for open in memchr::memchr_iter(b'[', bytes) {
@@ -251,7 +250,6 @@ static OF_NAMES: [bool; 256] = {
 };
 
 /// Splits `name: text` where the name is one word.
-#[inline]
 pub(super) fn split_name(text: &str) -> Option<(&str, &str)> {
     let end = text.bytes().position(|b| !OF_NAMES[b as usize])?;
     let (name, rest) = text.split_at(end);

@@ -9,7 +9,7 @@ use super::meaning::Meaning;
 use super::names::{NameId, Number, Resolver};
 use super::op::{Lock, Op, Sleep, Vector};
 use super::sign::Sign;
-use crate::text::{after, hex, number, number_after, split};
+use crate::text::{after, hex, number, number_after, split, split_after};
 
 pub(crate) fn decode(meaning: Meaning, text: &str, names: &mut Resolver) -> Op {
     known(meaning, text, names).unwrap_or(Op::Other)
@@ -209,15 +209,18 @@ fn work(meaning: Meaning, text: &str, names: &mut Resolver) -> Option<Op> {
 /// trace-cmd: `comm:1 [120] R ==> comm:2 [120]`.
 fn switch(text: &str) -> Option<Op> {
     let (from, to) = split(text, "==>").unwrap_or((text, text));
-    if let Some(prev) = number_after(from, "prev_pid=") {
-        let state = after(from, "prev_state=")?;
+    if let Some((prev, rest)) = split_after(from, "prev_pid=") {
+        let prev = number(prev)?;
+        let prio = split_after(rest, "prev_prio=");
+        let (prio, rest) = prio.map_or((None, rest), |(prio, rest)| (number(prio), rest));
+        let state = after(rest, "prev_state=")?;
         let runnable = match number(state) {
             Some(bits) => bits & 0xff == 0,
             None => state.starts_with('R'),
         };
         let next = number_after(to, "next_pid=")?;
         let sleep = number(state).map_or(asleep(state), super::binary::asleep);
-        let prio = number_after(from, "prev_prio=").map(|prio| prio as i16);
+        let prio = prio.map(|prio| prio as i16);
         return Some(Op::Switch { prev: prev as i32, runnable, sleep, prio, next: next as i32 });
     }
     let tid = |side: &str| -> Option<i32> {

@@ -119,6 +119,7 @@ pub fn result() -> DirtyResult {
             above: TrackerKind::Legacy,
             dirty_pages: 410.0,
             share: 0.024,
+            saved_per_page: 0.31,
         }],
         together: Vec::new(),
         advice: Some(DirtyAdvice {

@@ -224,7 +224,8 @@ impl BootReport<'_> {
                 thing.cause.is_some_and(|id| known.iter().all(|cause| cause.id != id))
             });
             let rest = if unknown { "; no bound for the other remedies" } else { "" };
-            let saves = format!("at most {}{more}{rest}", named.join(", "));
+            let sum = if known.len() > 1 { "sums of their spans" } else { "the sum of its spans" };
+            let saves = format!("at most {}{more} ({sum}){rest}", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));
         }
         facts.extend(self.how_to_measure(&known, &things));
@@ -437,7 +438,7 @@ fn largest_table(timelines: &[&Timeline], most: usize) -> Table {
         table.row(vec![
             Cell::Name(thing.name.clone()),
             // What can be tried needs the room of the interval.
-            Cell::Inline(Quantity::duration(&thing.estimate).without_interval()),
+            Cell::Text(brief(thing.estimate.mean)),
             Cell::Share(share),
             Cell::Text(thing.remedy.into()),
         ]);

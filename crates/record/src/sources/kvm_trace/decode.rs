@@ -334,7 +334,9 @@ impl Clock {
             "" => Ok(clock(None)),
             "x86-tsc" => {
                 Conversion::from_tsc(&run.clocks).map(|c| clock(Some(c))).ok_or_else(|| {
-                    SourceError::Other(format!("{NAME}: run.json has no two TSC readings"))
+                    SourceError::Other(format!(
+                        "{NAME}: two TSC readings are needed, but run.json has fewer"
+                    ))
                 })
             }
             other => Err(SourceError::Other(format!(

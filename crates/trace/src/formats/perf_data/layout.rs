@@ -86,10 +86,10 @@ impl Layout {
         let table = data.at.checked_add(data.size).filter(|end| *end <= file.len());
         let Some(table) = table.filter(|_| data.size > 0) else {
             return Err(format!(
-                "its data begin at {}, but the file ends at {}, before the event formats that \
-                    perf writes last: the recording was cut off",
-                data.at,
-                file.len()
+                "the recording was cut off: the file ends at {} (its data section begins at {}) and \
+                    lacks the event formats, which perf writes last",
+                file.len(),
+                data.at
             ));
         };
         let (formats, events) = features(file, table, &head[72..])?;
