@@ -120,7 +120,10 @@ pub enum Error {
         second: &'static str,
     },
     /// A guest path that cannot be in an initramfs.
-    #[error("guest path {path:?} must be absolute, without `.`, `..` or NUL")]
+    #[error(
+        "guest path {path:?} must be absolute, and must not contain a component `.` or `..`, \
+        or a NUL"
+    )]
     GuestPath {
         /// Path as given.
         path: String,

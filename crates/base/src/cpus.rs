@@ -26,7 +26,7 @@ impl fmt::Display for CpuListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CpuListError::NoList => {
-                write!(f, "expected CPUs below {}, e.g. 1 or 0,2-3", CpuList::LIMIT)
+                write!(f, "expected CPU numbers below {}, e.g. 1 or 0,2-3", CpuList::LIMIT)
             }
             CpuListError::NotThere { missing, allowed } => write!(
                 f,

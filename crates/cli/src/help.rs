@@ -47,7 +47,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("vs", "Compare a machine with these options changed"),
             ("detect", "Make enough runs to detect a PCT % difference"),
-            ("fail-if-slower", "Exit 1 if a machine is slower by PCT %"),
+            ("fail-if-slower", "Exit 1 if a machine is slower by more than PCT %"),
             ("machine", "q35, pc, microvm or pvh [default: q35]"),
             ("kernel", "Kernel image [default: newest fetched]"),
             ("until", "End at poweroff, userspace or line:REGEX"),
@@ -75,7 +75,7 @@ const SCREENS: &[Screen] = &[
             ("bisect", "Search for one commit instead of measuring all"),
             ("kernel", "Kernel image, e.g. {worktree}/bzImage"),
             ("runs", "Measured runs of each commit [default: 5]"),
-            ("fail-if-slower", "Exit 1 if a commit is slower by PCT %"),
+            ("fail-if-slower", "Exit 1 if a commit is more than PCT % slower"),
         ],
         &[
             "vmeter range --repo . v1..v2 --run ./bench.sh",
@@ -147,7 +147,11 @@ const SCREENS: &[Screen] = &[
     screen(
         "runs rm",
         &[
-            ("older-than", "Remove sessions begun before a date or e.g. 90d ago"),
+            (
+                "older-than",
+                "Remove sessions that began before a date, or longer ago than an age \
+                such as 90d",
+            ),
             ("dry-run", "Only print what would be removed"),
         ],
         &["vmeter runs rm NAME", "vmeter runs rm --older-than 90d --dry-run"],

@@ -19,7 +19,7 @@ pub struct Output {
     /// When to print colours.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: Color,
-    /// Print no progress, and only the warnings about failures.
+    /// Do not print progress. Of the warnings, print only those about failures.
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// Also print what vmeter runs and why; given twice, print debug messages.

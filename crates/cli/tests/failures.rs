@@ -37,7 +37,7 @@ fn what_is_not_valid_is_refused_with_what_is() {
         (&["boot", "--until", "line:("], "line:("),
         (&["boot", "--pin", "x", "--vmm", "mock"], "0,2-3"),
         (&["boot", "--pin", "0,1023", "--vmm", "mock"], "CPU 1023 does not exist"),
-        (&["irq", "--pin", "0,9999"], "CPUs below 8192"),
+        (&["irq", "--pin", "0,9999"], "CPU numbers below 8192"),
         (&["boot", "--kernel", "/nonexistent"], "/nonexistent"),
         (&["boot", "--", "no-such-vmm"], "no-such-vmm"),
         (&["bench", "--vs", "--machin pc"], "--machin"),
@@ -435,6 +435,6 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
     let said = ran.stdout + &ran.stderr;
-    assert!(said.contains("have changed since") && said.contains(text(&vmm)), "{said}");
+    assert!(said.contains("have changed meanwhile") && said.contains(text(&vmm)), "{said}");
     assert!(!said.contains("--resume"), "{said}");
 }

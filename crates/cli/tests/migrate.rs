@@ -284,7 +284,7 @@ fn what_makes_no_sense_is_refused() {
         (&["-L", "speed=1"], "expected one of"),
         (&["--working-set", "500"], "expected 1 to"),
         (&["--kernel", "/boot/vmlinuz"], "its own guest"),
-        (&["--vmm", "mock"], "runs no guest to migrate"),
+        (&["--vmm", "mock"], "runs no real guest that vmeter could migrate"),
         (&["--accel", "icount"], "virtual time"),
         (&["--", "-m", "48", "-kernel", "x"], "-kernel after --"),
         (&["--", "-machine", "q35"], "-m 48"),

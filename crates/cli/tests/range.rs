@@ -258,7 +258,7 @@ fn built_twice_beside_a_reference_it_goes_on_as_if_not_killed() {
     assert!(!of("2").is_empty());
     let same = ["--builds", "2", "--runs", "2", "--warmup", "0"];
     let result = lab.json(&[&arguments[..], &machine[..4], &same].concat());
-    assert!(result["warnings"].to_string().contains("for 8 commits a further build"), "{result}");
+    assert!(result["warnings"].to_string().contains("for 8 commits, another build"), "{result}");
     let removed = lab.run(&["runs", "rm", text(&whole)]);
     assert!(removed.status == 0 && !whole.exists(), "{}", removed.stderr);
 }
@@ -283,7 +283,7 @@ fn a_search_says_what_it_did_not_look_for() {
     // Nothing is built.
     assert!(said.contains("usual variation from commit to commit"), "{said}");
     assert!(!said.contains("two builds"), "{said}");
-    assert!(search(&back).contains("so it misses a change that a later commit reverted"));
+    assert!(search(&back).contains("so it can miss a change that a later commit reverted"));
 }
 
 /// What no number of runs can find, or nobody can add runs to, is refused in words.

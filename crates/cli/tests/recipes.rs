@@ -204,12 +204,12 @@ fn what_is_registered_is_in_documents_and_help() {
     }
 }
 
-/// Commands that docs/INTERFACE.md fixes are there, or said not to be built yet.
+/// Commands that docs/INTERFACE.md fixes are there, or said not to exist yet.
 #[test]
 fn the_fixed_surface_is_there_or_said_to_be_missing() {
     let lab = Lab::new();
     let interface = read("docs/INTERFACE.md");
-    let missing = interface.split("not built yet").next().expect("the head").to_owned();
+    let missing = interface.split("does not exist yet").next().expect("the head").to_owned();
     let help = lab.run(&["--help"]).stdout;
     let table = interface.split("## Commands").nth(1).expect("the table");
     for row in table.lines().filter(|line| line.starts_with("| `vmeter ")) {

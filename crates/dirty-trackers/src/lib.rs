@@ -73,7 +73,10 @@ pub enum TrackError {
     #[error("the tracker has been started: stop it first")]
     Started,
     /// It can't report without protecting, or can't protect a part.
-    #[error("{tracker} can only report and protect in one step: use collect")]
+    #[error(
+        "{tracker} cannot report and protect in separate steps: use collect, which does both \
+        in one"
+    )]
     AtOnce {
         /// Its name.
         tracker: &'static str,

@@ -103,8 +103,8 @@ impl PagemapScan {
         // SAFETY: userfaultfd takes flags and returns a new descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let Some(fd) = i32::try_from(fd).ok().filter(|&fd| fd >= 0) else {
-            let hint = "; it needs CONFIG_USERFAULTFD, and a seccomp filter that allows \
-                userfaultfd(2)";
+            let hint = "; it needs CONFIG_USERFAULTFD, and a seccomp filter, if there is one, \
+                must allow userfaultfd(2)";
             return Err(TrackError::hinted("userfaultfd", hint));
         };
         // SAFETY: just opened, owned by nobody else.

@@ -60,7 +60,7 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "with {}, {reason}; over {passes} passes the recommended trackers do not differ \
+            "with {}, {reason}; in {passes} passes the recommended trackers do not differ \
                 significantly",
             trackers[cheapest[0]].0
         );

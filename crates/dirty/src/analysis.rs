@@ -355,8 +355,8 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "vmeter scales slots above 32 MiB by {:.3}: all slots together may use {} MiB, and \
-             at full size they need {}",
+            "vmeter multiplies the size of each slot larger than 32 MiB by {:.3}: all slots \
+                together may use at most {} MiB, but at full size they would need {}",
             layout.scale,
             mib(begun.budget_bytes),
             mib(begun.asked.layout().bytes())

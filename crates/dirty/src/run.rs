@@ -232,7 +232,7 @@ impl Passes {
         let station = stations.find(|station| station.tracker == machine.label);
         let station = station.ok_or_else(|| {
             DirtyError::Options(format!(
-                "run {index}: the session made no guest for {}",
+                "run {index}: this session has no guest with the tracker {}",
                 machine.label
             ))
         })?;

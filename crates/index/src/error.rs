@@ -44,8 +44,8 @@ pub enum IndexError {
         builds did not make: {}. Move these files away, or remove them too with --force", .0.display(), .1)]
     Doubt(PathBuf, String),
     /// A folder that is about to be removed is not a session.
-    #[error("{}: vmeter removed nothing, because this folder has no session.json of vmeter: name \
-        a session's folder", .0.display())]
+    #[error("{}: vmeter removed nothing, because this folder has no session.json of vmeter: give \
+        the folder of a session", .0.display())]
     NoSession(PathBuf),
     /// Neither a date nor a length of time.
     #[error(

@@ -71,8 +71,8 @@ exported! {
         tail: Option<&'a str> = |comparison| comparison.tail.as_deref(),
         sure_pct: f64,
         cpu_ratio: Estimate,
-        centre: &'static str = |_| "Hodges-Lehmann of the ratios of each block, with its \
-            signed-rank interval",
+        centre: &'static str = |_| "one Hodges-Lehmann estimate over the ratios of all blocks, \
+            with its signed-rank interval",
         p_value: f64,
         verdict: Word,
         detectable_pct: Option<f64>,

@@ -16,7 +16,7 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
     if spec.vmm.as_deref() == Some("mock") {
         return refuse(
             "--vmm mock",
-            "this VMM runs no guest to migrate; use qemu or the path of a \
+            "this VMM runs no real guest that vmeter could migrate; use qemu or the path of a \
             QEMU",
         );
     }

@@ -84,8 +84,8 @@ impl std::fmt::Display for Failure {
             }
             _ => write!(
                 f,
-                "the route of GSI {gsi} is not in the table: commit the batch that adds the \
-                 route first, and do not remove the route before that"
+                "the route of GSI {gsi} is not in the table: first commit the batch that adds \
+                    the route, and do not remove the route before that commit"
             ),
         }
     }

@@ -404,7 +404,7 @@ fn and_left(exit: &Exit, what: &str) -> String {
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
         said += &format!(
-            "{LEFT}vmeter also ended {ended}, because its launcher was still \
+            "{LEFT}vmeter also ended {ended}, because the launcher of {ended} was still \
             running"
         );
     }

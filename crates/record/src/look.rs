@@ -153,7 +153,7 @@ pub const CLOCK_BEGAN: &str = "the clock of the guest's kernel began";
 /// Of a guest that was not silent for long enough.
 pub const STILL: &str =
     "the guest printed a line in the last 10 s, so its boot may not have ended: use --follow \
-     --until line:REGEX to wait for its end";
+        --until line:REGEX to wait for the end of the boot";
 
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =

@@ -669,9 +669,9 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
     let unseen = |vmm: &&str| !exit.has_vmm && !name.contains(&family(vmm));
     if let Some(vmm) = request.context.vmm.image.filter(unseen) {
         warnings.push(format!(
-            "the launched program {name} did not exec the VMM, and vmeter saw none of its \
-                children execute {vmm}*. If one of the children is the VMM, vmeter did not \
-                record it: end the wrapper with `exec {vmm}… …`"
+            "the launched program {name} did not exec the VMM, and vmeter saw none of the \
+                program's children execute {vmm}*. If one of these children is the VMM, vmeter \
+                did not record it: make `exec {vmm}… …` the last line of the wrapper script"
         ));
     }
 }

@@ -236,7 +236,8 @@ impl Dropped {
         let dropped = self.dropped_bytes?;
         let kept = MAX_KEPT >> 20;
         Some(format!(
-            "{what} is cut at {kept} MiB: the {dropped} bytes after it are counted, not kept"
+            "{what} is cut at {kept} MiB: vmeter counts the {dropped} bytes after the cut, but \
+                does not keep them"
         ))
     }
 }

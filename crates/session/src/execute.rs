@@ -181,7 +181,10 @@ pub fn one_run<P: Planned, R: Runner<P>>(
             if repeat > 0 {
                 runner.add_note(
                     &mut run,
-                    &format!("{AGAIN}, because vmeter was stopped in {repeat} of its attempts"),
+                    &format!(
+                        "{AGAIN}, because vmeter was stopped during {repeat} attempts at \
+                        this run"
+                    ),
                 );
             }
             session.commit_run(&run)?;

@@ -81,7 +81,8 @@ pub fn check(dir: &Path, trusted: bool, watch: &mut Watch<'_>) -> Result<()> {
     }
     let shown = dir.display();
     let mut text = format!(
-        "{shown} was not made by this user's vmeter or was copied or changed since. Resuming it executes these commands:"
+        "This user's vmeter did not make {shown}, or something copied or changed it later. If \
+            you resume it, vmeter executes these commands:"
     );
     let all = commands(dir);
     for line in all.iter().take(SHOWN) {

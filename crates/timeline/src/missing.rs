@@ -126,9 +126,9 @@ pub const GAVE_WAY: &str = "gave way to a second one";
 pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
     let how = if by == By::Reset { "after a reset" } else { "kexec" };
     format!(
-        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}). At the end its RAM holds the second \
-         kernel, so vmeter knows the first only from the console and from what it saw while that \
-         kernel ran",
+        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}). At the end the guest's RAM holds the \
+            second kernel, so vmeter knows the first kernel only from the console and from what \
+            vmeter saw while the first kernel ran",
         seconds(since.at)
     )
 }

@@ -50,7 +50,11 @@ impl NamedMark {
     /// As [`NamedMark::parse`]; two of one name; too many.
     pub fn parse_all(texts: &[String]) -> Result<Vec<Self>, String> {
         if texts.len() > MOST_MARKS {
-            return Err(format!("{} --mark: vmeter looks for at most {MOST_MARKS}", texts.len()));
+            return Err(format!(
+                "you gave {} --mark options, but vmeter takes at most \
+                {MOST_MARKS}",
+                texts.len()
+            ));
         }
         let marks: Vec<Self> = texts.iter().map(|t| Self::parse(t)).collect::<Result<_, _>>()?;
         for (at, mark) in marks.iter().enumerate() {

@@ -165,9 +165,9 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
     let has_turns = !turns(facts, 0).is_empty();
     let why = match (has_turns, runs(facts, 0).is_some()) {
         (false, false) => {
-            "vmeter saw neither the VMM load the snapshot nor the guest resume: name the \
-             snapshot's files with --image FILE, and record KVM's exits or QEMU's trace for the \
-             rest"
+            "vmeter saw neither the VMM load the snapshot nor the guest resume: to see the load, \
+             name the snapshot's files with --image FILE; to see the guest resume, record KVM's \
+             exits or QEMU's trace"
         }
         (false, true) => {
             "vmeter did not see when the VMM loaded each part of the snapshot: name the \

@@ -86,7 +86,9 @@ pub(super) fn note_kept(verdicts: &mut [Verdict], values: &BTreeMap<&str, &str>)
         if values.get(option) == Some(&"y") {
             verdict.dropped = false;
             verdict.why =
-                "another option selects this option, or Kconfig cannot switch it off".into();
+                "vmeter cannot drop this option: either another option selects it, or Kconfig \
+                    has no switch for it"
+                    .into();
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Boot {
     /// When it is too slow, against --baseline.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// Compare with a saved session. If it can, vmeter boots the saved machine again, alternating
+    /// Compare with a saved session. If possible, vmeter boots the saved machine again, in turn
     /// with this machine (default: no comparison).
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,

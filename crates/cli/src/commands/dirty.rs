@@ -27,8 +27,9 @@ pub struct Dirty {
     /// kvm-ring, pagemap-scan, mprotect, or all (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
-    /// Ways of reading and clearing the dirty bitmap to compare, or all: get_org (original loop),
-    /// get_opt (optimised loop), switch_opt (swap of buffers) (default: all).
+    /// Strategies to compare, or all. A strategy is a way to read and clear the dirty bitmap:
+    /// get_org (original loop), get_opt (optimised loop), switch_opt (swap of buffers) (default:
+    /// all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The same as --runs.
@@ -85,8 +86,8 @@ const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statisti
 const RUNS: &str = "Passes of each tracker (default: 5; for the workload `migration` 3, as in the \
     published measurement). With --resume, a larger number adds passes";
 const PIN: &str =
-    "CPUs of the thread that harvests dirty pages, e.g. 1; the guests run on the remaining CPUs \
-        (default: the first CPU)";
+    "CPUs that the thread that harvests dirty pages runs on, by number, e.g. 1 or 0,2-3; the \
+        guests run on the remaining CPUs (default: the first CPU)";
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {

@@ -38,7 +38,7 @@ pub struct Irq {
     /// vm_per_vm (default: per_vector,per_device,per_vm,reserved; with --vfio all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Largest number of vectors to use for the fit of time against vectors (default: limit).
+    /// How far to measure the growth of time with the number of vectors (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
     /// Skip the traced runs, which show where the time of a commit goes.

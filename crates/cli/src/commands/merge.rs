@@ -18,8 +18,8 @@ pub struct Merge {
     /// $XDG_STATE_HOME/vmeter/runs).
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
-    /// Merge runs of hosts that differ in CPU model, kernel or VMM. vmeter estimates the speed of
-    /// each host and divides each time by it.
+    /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
+    /// a factor (how slow the host is), and divides the times that the host measured by this factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

@@ -39,20 +39,20 @@ pub struct Range {
     /// The metric to compare (default: wall).
     #[arg(long, value_parser = word::<model::Metric>())]
     pub metric: Option<model::Metric>,
-    /// With --bisect: stop when the probability that one commit made the change reaches P (default:
-    /// 0.97).
+    /// With --bisect: stop when one of the commits has at least probability P of being the one that
+    /// made the change (default: 0.97).
     #[arg(long, value_name = "P")]
     pub confidence: Option<f64>,
     /// With --bisect: stop without a verdict after N runs (default: 500).
     #[arg(long, value_name = "N")]
     pub max_boots: Option<usize>,
-    /// With --bisect: least number of runs of the first and of the last commit before vmeter may
+    /// With --bisect: vmeter runs the first and the last commit at least N times each before it may
     /// conclude that nothing changed (default: 30).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
     /// Number of builds of each commit (default: 1). Several builds separate the effect of memory
-    /// layout from the effect of the commit. Each build has another checkout path, and
-    /// VMETER_BUILD=1, 2, … in its environment.
+    /// layout from the effect of the commit. Each build has its own checkout path, and its number
+    /// in its environment (VMETER_BUILD=1, 2, …).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     pub builds: Option<u32>,
     /// With --bisect: boot the first commit along with each sample, which cancels drift of the

@@ -27,8 +27,8 @@ pub struct Many {
     /// Option to pass to sbatch, e.g. --sbatch=--time=30; may be repeated (default: none).
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
     pub sbatch: Vec<String>,
-    /// Merge runs of hosts that differ in CPU model, kernel or VMM. vmeter estimates the speed of
-    /// each host and divides each time by it.
+    /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
+    /// a factor (how slow the host is), and divides the times that the host measured by this factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

@@ -165,9 +165,9 @@ impl PciPorts {
                 &[subject.first.map(|place| (0, place)), subject.worst],
             )],
             subject: name,
-            suggestion: "use a machine with ECAM (q35, MMCONFIG enabled), where a word costs one \
-                exit instead of two; to avoid even that exit, let the guest scan fewer buses and \
-                functions"
+            suggestion: "use a machine with ECAM (q35, MMCONFIG enabled), where each access to a \
+                PCI configuration word costs one exit instead of two; to avoid even that exit, \
+                let the guest scan fewer buses and functions"
                 .into(),
             confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (the counts include \
                 pci_config_reads and pci_config_writes)"

@@ -95,8 +95,7 @@ impl Gap {
             why: Why::Gap,
             key: Some(key),
             summary: format!(
-                "{name} once takes {}, {} of the traced time, for a reason that does not show \
-                 elsewhere",
+                "{name} once takes {}, {} of the traced time; vmeter does not know why",
                 view.time(ticks as f64),
                 brief_percent(view.share(ticks))
             ),
@@ -118,8 +117,8 @@ impl Gap {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
-                "the trace does not show that its thread sleeps in this gap: its last event is \
-                    {} on CPU {}; the next event is {}, {} later",
+                "the trace does not show that its thread sleeps in this gap: the thread's last \
+                    event is {} on CPU {}; the next event is {}, {} later",
                 long.place.event,
                 long.place.cpu,
                 long.ended.map_or("the end", |place| place.event),

@@ -157,9 +157,9 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
                 kernel reclaims a page, the page must be read or written again",
         ),
         Sign::Reclaim => (
-            "there is no free memory and it reclaims pages itself",
-            "add memory, run fewer programs beside it, or raise vm.min_free_kbytes so that \
-                kswapd begins sooner",
+            "it finds no free memory and reclaims pages itself",
+            "add memory, run fewer other programs at the same time, or raise vm.min_free_kbytes \
+                so that kswapd begins sooner",
         ),
         Sign::Dirty => (
             "the kernel makes it wait until its writes have reached the disk",

@@ -31,8 +31,8 @@ const KNOWN: [(&str, &str); 3] = [
     ),
     (
         "nbd_",
-        "the NBD server answers late: examine it and the network to it; more requests in flight \
-            hide the latency",
+        "the NBD server answers late: examine it and the network to it, or keep more requests in \
+            flight, so that the guest waits less",
     ),
     (
         "blk_",

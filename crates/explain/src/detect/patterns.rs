@@ -349,11 +349,13 @@ fn hand_over(
     let count = grouped(&sum.count.to_string());
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
-    let claim =
-        format!(
-        "{} waits {count} times for {} to wake it, {round} a round; {computing} of its {} is its \
-            own computing, and the rest is calls, wake-ups and waits for a CPU",
-        pair.0, pair.1, view.time(life as f64)
+    let claim = format!(
+        "{} waits {count} times for {} to wake it, and each round takes {round}; the waiter \
+            computes for {computing} of its {}, and the rest is calls, wake-ups and waits for a \
+            CPU",
+        pair.0,
+        pair.1,
+        view.time(life as f64)
     );
     let file = evidence.groups.get(group).map_or(0, |group| group.first.file);
     let mut chain = vec![link(view, file, claim, sum.count, life, sum.worst)];

@@ -90,8 +90,8 @@ impl SmallAccesses {
             chain: vec![view.link(key.file, claim, (subject.count, subject.total), &figures, &places)],
             suggestion: remedy(&name).into(),
             subject: name,
-            confirm: "perf kvm stat record -p PID (exits by port and their time; then the same with \
-                      DMA or a paravirtual device)"
+            confirm: "perf kvm stat record -p PID (counts and times the exits of each port; then \
+                record again with DMA or a paravirtual device)"
                 .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()

@@ -140,7 +140,8 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
         subject: name,
         saving: ticks,
         chain: vec![link(view, file, claim, count, ticks, None)],
-        suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or do with less CPU time"
+        suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or reduce the CPU time that \
+            the cgroup uses"
             .into(),
         confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)".into(),
         max_severity: Some(if other_program { Severity::Low } else { Severity::Medium }),

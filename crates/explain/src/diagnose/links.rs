@@ -131,8 +131,8 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &PathSegment) -> Link {
     if level.assumed.ticks > 0 {
         let time = view.time(level.assumed.ticks as f64);
         words.push(format!(
-            "the trace does not record what ended {time} of that wait: vmeter assumes the same \
-                cause as in the recorded part"
+            "for {time} of that wait the trace does not show what the thread waited for: vmeter \
+                assumes the same cause as in the recorded part"
         ));
     }
     let time = view.time(whole as f64);

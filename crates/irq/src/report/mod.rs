@@ -119,7 +119,7 @@ impl<'a> IrqReport<'a> {
         let mut note =
             String::from("medians; speedup: Hodges-Lehmann over paired rounds [95 % CI]");
         if self.result.totals.iter().any(|total| total.prepared.median > 0.0) {
-            note += "; reserved: prepares all routes first, then edits them";
+            note += "; reserved: prepares all routes first (not in total), then edits them";
         }
         note
     }
@@ -467,7 +467,8 @@ impl Report for IrqReport<'_> {
             let counts = plural(points as u64, "vector count");
             let most = grouped(&self.most_fitted().to_string());
             let note = format!(
-                "fit to the shortest time per vector count: {counts}, up to {most} vectors"
+                "fit to the shortest time for each number of vectors: {counts}, up to {most} \
+                    vectors"
             );
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));

@@ -13,7 +13,7 @@ pub enum VfioError {
     #[error("{0} is named twice: name each device once")]
     Twice(String),
     /// No such device.
-    #[error("there is no PCI device {address}: `lspci -D` lists them{hint}")]
+    #[error("there is no PCI device {address}: `lspci -D` lists the host's PCI devices{hint}")]
     NoDevice {
         /// Its address.
         address: String,
@@ -123,7 +123,8 @@ pub enum VfioError {
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::ENOSPC) => {
-            "; this host has no free interrupt vectors: use a host with more CPUs, or fewer devices"
+            "; this host has no free interrupt vectors: use fewer devices, or a host with more \
+                CPUs"
         }
         Some(libc::EMFILE) => {
             "; each vector needs a file descriptor, and `ulimit -n` limits \

@@ -267,12 +267,12 @@ fn cause(level: &Level) -> Option<String> {
 fn knee(levels: &Levels) -> String {
     let slope = levels.slope_s.map_or_else(String::new, |slope| {
         let (more, by) = (if slope < 0.0 { "less" } else { "more" }, compact_seconds(slope.abs()));
-        format!("For each additional VM that runs at the same time, a VM takes {by} {more}")
+        format!("For each additional VM that runs at the same time, every VM takes {by} {more}")
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {}: from there on, a VM takes {} more than \
-             that trend (p {}).",
+            "{slope}. There is a knee between {} and {}: beyond it, the time of each VM is {} \
+             above the trend of the other numbers (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),

@@ -39,7 +39,7 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     ));
     if !changed.is_empty() {
         return Err(format!(
-            "these inputs of its boots have changed since: {}",
+            "these inputs of its boots have changed meanwhile: {}",
             changed.join(", ")
         ));
     }

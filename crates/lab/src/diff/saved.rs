@@ -69,7 +69,7 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
     let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
     let there = format!("there are {} and {}", logs[0].len(), logs[1].len());
     let needed = if freedom == 0 || !squares.is_finite() {
-        format!("so few runs do not show how much runs scatter ({there})")
+        format!("these are too few runs to show how much runs scatter ({there})")
     } else {
         let sd = (squares / freedom as f64).sqrt();
         let z = normal_quantile(0.975) + normal_quantile(POWER);
@@ -125,7 +125,8 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     let sides = session_variance::Sides { a: &before, b: &now, exact };
     Ok(match session_variance::compare(&sides, between) {
         Ok(found) => {
-            let instead = "vmeter boot --baseline, which boots both in turn, would";
+            let instead = "vmeter boot --baseline would show it, because it boots both machines \
+                in turn";
             limit.rule_sessions(&b.name, &found, instead)
         }
         Err(why) => limit.unknowable(&why),

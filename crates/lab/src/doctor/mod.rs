@@ -77,8 +77,8 @@ fn saving(answer: &capabilities::Answer) -> String {
             )
         }
         _ => format!(
-            "vmeter read the VMM's features from the cache in {:.2} ms; a query takes {asking:.0} \
-                ms",
+            "vmeter read the VMM's features from the cache in {:.2} ms; asking the VMM itself \
+                takes {asking:.0} ms",
             ms(answer.took)
         ),
     }
@@ -144,8 +144,8 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "vmeter cannot see the VMM's own moments or the guest's RAM; to lower this setting, \
-                reboot the host without it",
+            "vmeter cannot see the VMM's own moments or the guest's RAM; a running kernel cannot \
+                lower this setting: remove it from the host's configuration, and reboot",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,

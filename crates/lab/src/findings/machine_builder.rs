@@ -51,7 +51,12 @@ impl MachineBuilder<'_> {
         };
         let found = folders.filter(|folder| is_it(folder).is_some()).max();
         let kernel = found.map(|folder| folder.join("vmlinuz")).filter(|file| file.is_file());
-        let none = || format!("no such kernel is built: vmeter kernel build --config {config}");
+        let none = || {
+            format!(
+                "this kernel does not exist yet; build it with: vmeter kernel \
+            build --config {config}"
+            )
+        };
         spec.kernel = Some(kernel.ok_or_else(none)?);
         Ok(())
     }

@@ -162,8 +162,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("vmeter memory pauses its runs to read memory, so their times cannot be compared; \
-            vmeter show shows the machines of a session side by side")
+        Err("`vmeter memory` pauses its runs to read memory, so their times cannot be compared; \
+            `vmeter show` shows the machines of a session side by side")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

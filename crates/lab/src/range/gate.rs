@@ -31,10 +31,12 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match change.shape {
             ChangeShape::Step => name(*last),
             ChangeShape::Tail => format!("the mean since {}, with its slow boots,", name(*last)),
-            ChangeShape::Creep => format!("{} over {}, a creep,", name(*last), name(change.before)),
+            ChangeShape::Creep => {
+                format!("{} (compared with {}; a creep)", name(*last), name(change.before))
+            }
             ChangeShape::Undecided => {
                 format!(
-                    "{} over {}, by one commit or little by little,",
+                    "{} (compared with {}; one commit or several made the change)",
                     name(*last),
                     name(change.before)
                 )
@@ -52,7 +54,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
                 )
             }
             (Some(_), _) => format!("{}, seen once and not again,", name(*last)),
-            (None, _) => format!("{} over {}, slower or faster,", name(*last), name(change.before)),
+            (None, _) => format!("{} (compared with {})", name(*last), name(change.before)),
         };
         gates.push(limit.rule_with_mean(&name, &ratio, change.mean.as_ref()));
     }

@@ -84,8 +84,9 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     warnings.extend(remarks(&record, &commits));
     if built.repeated > 0 {
         warnings.push(format!(
-            "for {} commits a further build gave the same files as the first, so --builds has no \
-             effect. A build command can use VMETER_BUILD to vary them (link order, padding)",
+            "for {} commits, another build gave the same files as the first build, so --builds \
+                has no effect on them. A build command can use VMETER_BUILD to make the files of \
+                each build different (link order, padding)",
             built.repeated
         ));
     }
@@ -215,8 +216,8 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
     let own = session.record.shard.as_ref()?;
     let there = finished.iter().filter(|(_, run)| own.runs.contains(&run.index)).count();
     Some(format!(
-        "this is shard {} of a range, with {there} of its {} runs; join the shards with `vmeter \
-            merge`",
+        "this is shard {} of a range: it has {there} of the range's {} runs; join the shards \
+            with `vmeter merge`",
         own.shard,
         own.runs.len()
     ))

@@ -368,8 +368,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     }
     if spec.no_inject {
         return Err(usage(
-            "vmeter cannot use --no-inject here: to make and restore a snapshot, it \
-            adds words to the command line",
+            "leave out --no-inject: to make and restore a snapshot, vmeter must add words to the \
+                command line",
         ));
     }
     let memory_mib = argv::memory_mib(&base.machine.argv).unwrap_or(128);

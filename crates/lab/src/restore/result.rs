@@ -205,7 +205,10 @@ fn remarks(machine: &Restored) -> Vec<String> {
         ));
     }
     if let Some(why) = machine.pages.unknown_waits.as_ref().filter(|_| machine.pages.runs > 0) {
-        said.push(format!("{label}: vmeter does not know how long it waited for its pages: {why}"));
+        said.push(format!(
+            "{label}: vmeter does not know how long the guest waited for its \
+            pages: {why}"
+        ));
     }
     let unnamed = machine.made.as_ref().and_then(|made| made.unnamed.as_deref());
     if let Some(why) = unnamed.filter(|_| machine.pages.runs > 0) {

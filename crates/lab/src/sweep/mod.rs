@@ -206,8 +206,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
         let is_own = |(_, run): &&SavedRun| own.runs.contains(&run.index);
         let there = finished.iter().filter(is_own).count();
         warnings.push(format!(
-            "this is shard {} of a sweep, with {there} of its {} runs; join the shards with \
-                `vmeter merge`",
+            "this is shard {} of a sweep; {there} of the shard's {} runs are finished; join the \
+                shards with `vmeter merge`",
             own.shard,
             own.runs.len()
         ));

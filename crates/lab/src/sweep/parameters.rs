@@ -207,8 +207,8 @@ fn point(base: &MachineSpec, prepare: Option<&str>, parameters: Settings) -> Res
 fn unused(name: &str, is_option: bool) -> anyhow::Error {
     if is_option {
         return usage(format!(
-            "parameter {name:?} changes nothing, because vmeter runs a command line after -- as \
-             given: write {{{name}}} where the value belongs"
+            "parameter {name:?} changes nothing, because vmeter does not change the command line \
+                that follows `--`: write {{{name}}} in it where the value belongs"
         ));
     }
     usage(format!(

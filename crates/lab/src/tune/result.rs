@@ -156,7 +156,7 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
             equivalent"
             .to_owned(),
         Fate::In(why) => why.clone(),
-        Fate::Open => "not measured by itself: the budget had no room".to_owned(),
+        Fate::Open => "not measured alone: the budget had no room".to_owned(),
     };
     let is_fresh = standing.fresh.wall.len() > 1;
     let pairs = if is_fresh { &standing.fresh } else { &standing.pairs };

@@ -96,8 +96,8 @@ impl Round {
                     compact_seconds(found.mean)
                 )),
                 (None, Raced::Open { .. }) => Ok(format!(
-                    "the budget ended before the gain was proven; this step saves {least} to \
-                        {most} in addition to the other steps"
+                    "the budget ended before the gain was proven; vmeter estimates that this \
+                        step saves {least} to {most} in addition to the other steps"
                 )),
                 (None, Raced::Unproven) => {
                     Ok(format!("gain not proven: {least} to {most} in addition to the other steps"))

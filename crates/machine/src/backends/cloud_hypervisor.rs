@@ -104,8 +104,8 @@ impl Dialect for CloudHypervisor {
         let mut told = ParsedCommandLine {
             accel: (
                 "kvm".into(),
-                "the default of this VMM on Linux, unless it was built with \
-                another",
+                "the default of this VMM on Linux, unless this VMM was built with another \
+                    default",
             ),
             kernel: named("kernel"),
             initrd: named("initramfs"),

@@ -144,8 +144,8 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs; vmeter stops source and destination after the same number of \
-                the guest's writes",
+            "SHA-256 of both RAMs; vmeter stops the destination, lets the source run on to the \
+                same number of writes, and compares",
         ));
         facts
     }
@@ -271,8 +271,8 @@ impl Report for MigrateReport<'_> {
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document.heading(
             "Remaining",
-            "MB left to send, over time; one row per run, all on one scale; the number at the left \
-                is the row's highest; ─: nothing left",
+            "MB still to send, over time; one row per run, all on one scale; the number at the \
+                start of a row is its highest value; ─: nothing more to send",
         );
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "from dirty rate and bandwidth alone");

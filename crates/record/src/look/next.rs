@@ -200,8 +200,8 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 
 /// Of a VM that was reset, or whose kernel started another.
 pub const RESTARTED: &str =
-    "the guest restarted while vmeter followed it: the report shows the log of its last kernel, \
-     and puts all earlier time in the spans before that kernel";
+    "the guest restarted while vmeter followed it: the report shows the log of the newest \
+        kernel, and puts all earlier time in the spans before that kernel";
 
 /// How it is said that the VM was paused.
 pub const PAUSED: &str = "the guest's clock stood still";

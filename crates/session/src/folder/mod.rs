@@ -173,9 +173,8 @@ fn check_free(dir: &Path) -> Result<()> {
     if !others.is_empty() {
         others.sort();
         return Err(usage(format!(
-            "{shown} holds files that vmeter did not make ({}). vmeter saves only in a folder \
-             that it makes itself: with --save DIR, choose a folder that is empty or does not \
-             exist",
+            "{shown} holds files that vmeter did not make ({}). vmeter does not mix its files \
+                with others: with --save DIR, choose a folder that is empty or does not exist",
             listed(&others)
         )));
     }

@@ -54,9 +54,9 @@ causes! {
     SERIAL8250_INIT = "serial8250-init", "probing of serial ports that are not there";
     CRYPTO_TESTS = "crypto-tests", "self-tests of cryptography";
     INITCALLS = "initcalls", "all initcalls before user space";
-    CUSTOM_KERNEL = "custom-kernel", "a distribution's kernel without slow features that the boot \
-        does not need";
-    MINIMAL_KERNEL = "minimal-kernel", "a kernel with only the features that the boot needs";
+    CUSTOM_KERNEL = "custom-kernel", "a distribution's kernel, which has slow features that the \
+        boot does not need";
+    MINIMAL_KERNEL = "minimal-kernel", "a kernel with features that the boot does not need";
     UNPACK_INITRD = "unpack-initrd", "the kernel unpacks its initrd";
     INITRAMFS_MODULES = "initramfs-modules", "modules that only came along by dependency";
     INITRAMFS_LIBC = "initramfs-libc", "a large C library for small programs";
@@ -109,7 +109,7 @@ causes! {
     DEFERRED_PROBE = "deferred-probe", "the kernel waits for device suppliers that never appear";
     FSCK = "fsck", "file systems are checked at boot";
     IPV6 = "ipv6", "IPv6 where nothing uses it";
-    EDD = "edd", "the kernel asks the BIOS for its disks";
+    EDD = "edd", "the kernel asks the BIOS which disks there are";
     GRACE_PERIODS = "grace-periods", "user space waits for RCU";
     MODULE_PROBES = "module-probes", "modules probe their devices one after another";
 }

@@ -8,6 +8,7 @@
 use super::lines::{any_event, Head, Line};
 use crate::event::{Body, Context, Event, NO_CPU};
 use crate::format::{EventReader, Kinds, Losses, Order, Tick, TraceFormat, TraceInfo};
+use crate::hash::FastMap;
 use crate::input::Lines;
 use crate::text::stamp;
 use crate::{Error, Input};
@@ -175,7 +176,7 @@ const CHILD: &str = "child of ";
 
 /// Threads' names, by what they execute, what they call themselves and who made them.
 #[derive(Debug, Default)]
-struct Names(HashMap<i32, Box<str>>);
+struct Names(FastMap<i32, Box<str>>);
 
 impl Names {
     /// Learns who a thread is from a call of its own that has ended.

@@ -41,8 +41,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         Per::Trace => "a trace",
     };
     let tests = format!(
-        "The p-values of {} tests are adjusted by Benjamini and Hochberg; the table shows rows \
-            with p below {ALPHA}.",
+        "vmeter adjusts the p-values of all {} tests with the method of Benjamini and Hochberg; \
+            the table shows only the rows whose adjusted p is below {ALPHA}.",
         versus.tests
     );
     document.push(Block::Paragraph(if versus.is_of_two() {

@@ -75,7 +75,10 @@ impl BootReport<'_> {
     /// What the columns of the activities are.
     pub(super) fn activities_note(&self) -> String {
         let all = || self.result.activities.iter();
-        let mut notes = vec!["time on the critical path; self: without its named parts"];
+        let mut notes = vec![
+            "time on the critical path; self: that time without the activity's \
+            named parts",
+        ];
         if all().any(|activity| activity.beside.is_some()) {
             notes.push("off path: in parallel to it");
         }
@@ -83,7 +86,7 @@ impl BootReport<'_> {
             notes.push("mean ± 95 % CI; a mean without ± has a CI that includes 0");
         }
         if all().any(|activity| activity.seen_in < self.shown_runs().len()) {
-            notes.push("a run without the activity counts as 0");
+            notes.push("if a run lacks the activity, vmeter counts 0 for that run");
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
             notes.push("a+b: one span of both, as no marker shows where a ends");

@@ -62,7 +62,8 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let count = timelines.len().max(1);
     let folded = Folding { merged: &merged, runs: count, min_duration };
     let several = if count > 1 {
-        " Means; a run without a span counts as 0. In brackets the shortest and the longest."
+        " The times are means; a run without a span counts as 0. The shortest and the longest \
+            time are in brackets."
     } else {
         ""
     };
@@ -281,8 +282,8 @@ pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let more = if left > 0 { format!(" {left} shorter ones are left out.") } else { String::new() };
     Outline {
         legend: format!(
-            "\"@\" shows when the first of this name began; \"+\" shows how long all of them \
-             lasted, including time in which they did no work.{more}"
+            "\"@\" shows when the first of this name began; \"+\" shows the sum of their \
+             durations in a run, including time in which they did no work.{more}"
         ),
         roots: rows.into_iter().map(node).collect(),
     }

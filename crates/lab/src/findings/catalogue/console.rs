@@ -8,7 +8,7 @@ use vmeter_timeline::registry;
 
 pub(super) const UART_COST: Finding = Finding {
     cause: registry::UART_COST,
-    what: "each character on a serial port is at least an exit to the VMM",
+    what: "each character on a serial port causes one or more exits to the VMM",
     published: "4 µs a character (another framework measured 2.5 µs)",
     stand_in: "",
     expected: &["/init:print ttyS0 20480"],

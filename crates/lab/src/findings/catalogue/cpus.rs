@@ -9,7 +9,8 @@ pub(super) const VCPUS: Finding = Finding {
     cause: registry::VCPUS,
     what: "the kernel starts and checks the further vCPUs, and makes their threads, one vCPU \
         after another",
-    published: "+200 ms from 1 to 4 vCPUs; about 25 ms each in check_tsc_sync_target",
+    published: "4 vCPUs take 200 ms more than 1; each added vCPU spends about 25 ms in \
+        check_tsc_sync_target",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
     contrasts: &[

@@ -30,7 +30,7 @@ fn all_modules(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(
 
 pub(super) const MODULES: Finding = Finding {
     cause: registry::INITRAMFS_MODULES,
-    what: "virtio_gpu brings drm and all that it needs into the initramfs",
+    what: "virtio_gpu brings drm, and all that drm needs, into the initramfs",
     published: "a smaller initramfs",
     stand_in: "",
     expected: &["initcall populate_rootfs", "/init:udev-overhead"],
@@ -49,8 +49,8 @@ pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
     what: "the guest unpacks glibc and the dynamic linker only to link a program of a few lines",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
-    stand_in: "vmeter's init uses no C library; for the comparison it runs one program that is \
-        linked with glibc dynamically",
+    stand_in: "vmeter's init uses no C library; for the comparison, this init runs one program \
+        that is dynamically linked with glibc",
     expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,

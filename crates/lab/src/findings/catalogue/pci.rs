@@ -64,7 +64,7 @@ pub(super) const PROBE: Finding = Finding {
         Pair::of(&[Vmm(EIGHT_DEVICES)], &[]).named("devices").per(8.0, "device"),
         Pair::of(&[RootPorts(8)], &[]).named("root ports").per(8.0, "root port"),
         Pair::of(&[Vmm(EIGHT_BRIDGES)], &[RootPorts(8)])
-            .named("root ports, not bridges")
+            .named("ports instead of bridges")
             .per(8.0 * 31.0, "empty slot"),
     ],
     price: Price::OtherMachine,

@@ -13,7 +13,7 @@ pub(super) const LINK_LOADING: Finding = Finding {
     expected: &["vmm:link"],
     contrasts: &[Pair::part()],
     price: Price::OtherMachine,
-    remedy: "a VMM with fewer libraries, or a static one",
+    remedy: "a VMM that loads fewer libraries, or a statically linked VMM",
     user_remedy: UserRemedy::Never("a VMM that is linked differently is a different program"),
 };
 
@@ -88,7 +88,8 @@ exec {vmm} \"$@\" -S -chardev \"pipe,id=launcher,path=$d/m\" -mon chardev=launch
 
 pub(super) const MONITOR_WAIT: Finding = Finding {
     cause: registry::MONITOR_WAIT,
-    what: "the launcher starts the machine stopped, and then runs it with a monitor command",
+    what: "the launcher starts the VMM with the machine paused, and later sends a monitor \
+        command that lets the machine run",
     published: "200 ms (libvirt)",
     stand_in: "a script that stands in for libvirt and waits for QMP's greeting without sleeping",
     expected: &["vmm:init", "vmm:wrapper"],

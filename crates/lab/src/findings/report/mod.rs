@@ -84,8 +84,10 @@ impl<'a> FindingsReport<'a> {
         let mut table = Table::new(vec![
             Column::name("finding"),
             Column::number("saves", 0),
-            Column { shrinks_to: Some(16), ..Column::text("where", 0) }
-                .meaning("what the saving is shown for: a phase, or the VMM's CPU time"),
+            Column { shrinks_to: Some(16), ..Column::text("where", 0) }.meaning(
+                "the time of which the table shows the saving: a part of the boot, the whole \
+                     boot, or the VMM's CPU time",
+            ),
             Column::number("p", 0),
             Column::text("verdict", 0)
                 .meaning("+ means that vmeter added the cause to the machine"),
@@ -232,8 +234,8 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.parts() {
             document.heading(
                 "Variants",
-                "time that each saves by itself (negative: time that it \
-                costs)",
+                "time that each finding saves when you apply it alone (negative: time that it \
+                    costs)",
             );
             document.push(Block::Table(table));
         }
@@ -311,7 +313,7 @@ fn shown(verdict: FindingVerdict) -> &'static str {
 
 fn saving(estimate: &Estimate) -> Cell {
     if estimate.n > 1 && estimate.ci95 == [0.0, 0.0] {
-        return Cell::Text("0 ± 0 s".into());
+        return Cell::Text("0 in every run".into());
     }
     Cell::Inline(Quantity::of(estimate, Unit::Seconds))
 }

@@ -80,8 +80,8 @@ impl<'a> RangeReport<'a> {
                 all.join(" ") + &self.the_rest() + &self.seen_once()
             }
             RangeVerdict::NoChange if result.record.bisect => format!(
-                "No change of {} or more between {} and {} ({sure} sure). vmeter is more likely \
-                    to miss a change of exactly that size.{}{}",
+                "No change of {} or more between {} and {} ({sure} sure). A change of exactly \
+                    that size is easier to miss than a larger one.{}{}",
                 self.excluded(),
                 self.named(self.outermost().0),
                 self.named(self.outermost().1),
@@ -144,8 +144,8 @@ impl<'a> RangeReport<'a> {
             return String::new();
         }
         format!(
-            " vmeter measured {measured} of {} commits, so it misses a change that a later \
-             commit reverted.",
+            " vmeter measured {measured} of {} commits, so it can miss a change that a later \
+                commit reverted.",
             commits.len()
         )
     }
@@ -253,8 +253,8 @@ impl<'a> RangeReport<'a> {
                 .map_or(1.0, |r| r.mean)
                 .powf(1.0 / commits.len().max(1) as f64);
             return format!(
-                "Over {} commits the boot got {verdict} little by little: {last} against {first} \
-                 {figures}, {:+.2} % per commit. No single commit caused this.",
+                "The boot got {verdict} little by little across {} commits: {last} against \
+                    {first} {figures}, {:+.2} % per commit. No single commit caused this.",
                 commits.len(),
                 100.0 * (each - 1.0)
             );

@@ -224,7 +224,8 @@ impl<'a> SweepReport<'a> {
         let runs: Vec<usize> = self.result.points.iter().map(|p| p.runs.len()).collect();
         let (least, most) = (runs.iter().min().unwrap_or(&0), runs.iter().max().unwrap_or(&0));
         let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        let order = "the points take turns in random order: --runs, --seed";
+        let order = "vmeter runs the points in turn, in random order; --runs sets the number of \
+            runs, --seed sets the order";
         facts.push(Fact::new("runs a point", range, order));
         if let Some(first) = self.result.points.first() {
             let swept = |what: &String| self.result.parameters.iter().any(|p| p.name == *what);
@@ -286,7 +287,7 @@ impl<'a> SweepReport<'a> {
     fn break_blocks(&self, explained: &ExplainedBreak, detail: Detail, document: &mut Document) {
         let [from, to] = explained.between;
         let title = format!("Why between {} {from} and {to}", explained.parameter);
-        document.heading(title, "the two points compared, as by vmeter diff");
+        document.heading(title, "a comparison of the two points, as `vmeter diff` makes it");
         if let Some(table) = self.jump_table(explained) {
             document.push(Block::Table(table));
         }

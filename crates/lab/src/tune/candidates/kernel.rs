@@ -252,7 +252,8 @@ pub(super) const ALL: &[Candidate] = &[
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
             gives_up:
-                "CPUs that nothing interrupts: each expedited grace period interrupts all CPUs",
+                "CPUs that nothing may interrupt: each expedited grace period would interrupt \
+                    them too",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
         },

@@ -13,6 +13,7 @@ use super::trace_dat::header::{tracing_data, Header};
 use super::trace_dat::parts::NO_KIND;
 use crate::event::{Body, Context, Event, EventType, IntField, NO_CPU};
 use crate::format::{EventReader, Losses, Order, Tick, TraceFormat, TraceInfo};
+use crate::hash::FastMap;
 use crate::input::{Input, RandomAccess};
 use crate::symbols::Symbols;
 use crate::Error;
@@ -24,7 +25,6 @@ use linux_perf_data::linux_perf_event_reader::{
     PerfClock, RawEventRecord, ReadFormat, SampleFormat,
 };
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter, UserRecordType};
-use std::collections::HashMap;
 use std::io::BufReader;
 use std::sync::Arc;
 use vmeter_base::bounds::Budget;
@@ -76,7 +76,7 @@ struct Reader {
     losses: Losses,
     header: Header,
     /// Names by `PERF_RECORD_COMM`.
-    names: HashMap<i32, String>,
+    names: FastMap<i32, String>,
     common_type: IntField,
     common_pid: IntField,
     /// The record of the event that was handed out last.
@@ -135,7 +135,7 @@ impl Reader {
             common_type: first.int("common_type"),
             common_pid: first.int("common_pid"),
             special: [special(n, "lost_events"), special(n + 1, "unknown")],
-            names: HashMap::new(),
+            names: FastMap::default(),
             record: Vec::new(),
             last: 0,
             order: Order::default(),
@@ -260,8 +260,8 @@ impl EventReader for Reader {
 
 /// Names of the threads that there were when recording began: perf writes them before
 /// the first sample.
-fn first_names(file: &RandomAccess, data: Part) -> HashMap<i32, String> {
-    let mut names = HashMap::new();
+fn first_names(file: &RandomAccess, data: Part) -> FastMap<i32, String> {
+    let mut names = FastMap::default();
     let bytes = file.read_vec(data.at, data.size.min(MAX_BEGINNING)).unwrap_or_default();
     let mut rest = bytes.as_slice();
     while let Some((head, _)) = rest.split_first_chunk::<8>() {
@@ -277,7 +277,7 @@ fn first_names(file: &RandomAccess, data: Part) -> HashMap<i32, String> {
     names
 }
 
-fn comm(fields: &mut Fields<'_>, names: &mut HashMap<i32, String>) -> Option<()> {
+fn comm(fields: &mut Fields<'_>, names: &mut FastMap<i32, String>) -> Option<()> {
     let (_pid, tid) = (fields.word()?, fields.word()? as i32);
     let end = memchr::memchr(0, fields.bytes)?;
     let name = String::from_utf8_lossy(&fields.bytes[..end.min(MAX_NAME)]).into_owned();
@@ -291,7 +291,7 @@ fn comm(fields: &mut Fields<'_>, names: &mut HashMap<i32, String>) -> Option<()>
 fn take(
     raw: &RawEventRecord<'_>,
     record: &mut Vec<u8>,
-    names: &mut HashMap<i32, String>,
+    names: &mut FastMap<i32, String>,
 ) -> Option<Found> {
     let data = raw.data.as_slice();
     let mut fields = Fields { bytes: &data };

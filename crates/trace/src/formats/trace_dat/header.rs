@@ -9,11 +9,14 @@ use super::parts::{Buffer, CpuData, PageHead, MAGIC, NO_KIND};
 use super::recover::recover;
 use super::sections::{Packing, Parse, Sections};
 use crate::event::EventType;
+use crate::hash::FastMap;
 use crate::input::RandomAccess;
 use crate::symbols::Symbols;
-use std::collections::HashMap;
 use std::sync::Arc;
 use vmeter_base::CpuList;
+
+/// More names than this are a damaged file's.
+const MAX_NAMES: usize = 1 << 16;
 
 /// `common_type` has 16 bits.
 const TYPES: usize = 1 << 16;
@@ -32,7 +35,7 @@ pub struct Header {
     /// Index into `kinds` by `common_type`.
     pub(in crate::formats) by_type: Vec<u32>,
     pub(in crate::formats) symbols: Arc<Symbols>,
-    pub(super) threads: HashMap<i32, String>,
+    pub(super) threads: FastMap<i32, String>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) clock: String,
     /// Multiplier and shift that turn TSC stamps into ns.
@@ -84,7 +87,7 @@ impl Header {
             let line = line.trim_ascii_start();
             let Some(space) = memchr::memchr(b' ', line) else { continue };
             let tid = std::str::from_utf8(&line[..space]).ok().and_then(|tid| tid.parse().ok());
-            if let Some(tid) = tid {
+            if let Some(tid) = tid.filter(|_| self.threads.len() < MAX_NAMES) {
                 s.item(line.len() as u64, "names of threads")?;
                 let name = String::from_utf8_lossy(&line[space + 1..]).into_owned();
                 self.threads.insert(tid, name);
