@@ -188,7 +188,7 @@ fn kept(
 ) -> Result<Option<(String, Parameters)>, &'static str> {
     let Some(mapped) = found.first_mapped(process) else { return Ok(None) };
     let begun = found.begun.ok_or(
-        "the VMM mapped the snapshot without opening it, so vmeter did not time its page faults",
+        "vmeter did not see the VMM open the snapshot that it mapped, and timed no page faults",
     )?;
     let (mut text, mut major, mut late) = (String::new(), 0, (0, 0));
     for fault in found.all.iter().filter(|fault| fault.process == process) {
