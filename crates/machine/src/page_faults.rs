@@ -6,7 +6,7 @@
 //! thread has one fault at a time, so the two belong together. Faults that the kernel takes for somebody else,
 //! as KVM does for a guest, are no such events: [`taken`] counts them too.
 //!
-//! A stamp costs the process about a microsecond, and most of its faults come before it maps the files that matter.
+//! A stamp costs the process up to a microsecond, and half of its faults come before it maps the files that matter.
 //! So the begins of faults are stamped only once it opens one of these. inotify(7) says when, because a thread that
 //! every mapping wakes would cost more than the stamps. When the files were mapped the kernel writes down anyway.
 
@@ -172,7 +172,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7u8; 200 * PAGE]).expect("written");
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let watching = match Watching::start(thread, &[path.clone()]) {
+        let watching = match Watching::start(thread, std::slice::from_ref(&path)) {
             Ok(watching) => watching,
             Err(error) => return eprintln!("skipped: no perf events: {error}"),
         };
@@ -217,7 +217,7 @@ mod tests {
             unsafe { mmap(none, 256 * PAGE, rights, MapFlags::PRIVATE, &file, 0) }.expect("mapped");
         let own = std::process::id() as i32;
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let watching = match Watching::start(thread, &[path.clone()]) {
+        let watching = match Watching::start(thread, std::slice::from_ref(&path)) {
             Ok(watching) => watching,
             Err(error) => return eprintln!("skipped: no perf events: {error}"),
         };

@@ -244,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ram");
         std::fs::write(&path, "memory").expect("written");
-        let files = Files::new(&[path.clone()]);
+        let files = Files::new(std::slice::from_ref(&path));
         let record = |name: &[u8]| {
             let mut record = [[10, 0].as_slice(), &[0; 6]].concat();
             record.extend([7u32, 8].map(u32::to_ne_bytes).concat());
