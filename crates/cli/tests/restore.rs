@@ -296,10 +296,9 @@ fn pages_that_are_loaded_first_are_not_waited_for() {
     let (bare, loaded) =
         (waited(&result, "shared, cold"), waited(&result, "shared, cold, prefetched"));
     assert!(loaded < 0.5 * bare, "{bare} {loaded}");
-    assert!(
-        mean(cold, "predicted") > 0.3 * bare && mean(cold, "predicted") <= bare,
-        "{bare} {cold}"
-    );
+    // Both are sums of the same waits, in another order.
+    let predicted = mean(cold, "predicted");
+    assert!(predicted > 0.3 * bare && predicted <= bare * 1.000_001, "{bare} {cold}");
     let resident = |label: &str| machine(&result, label)["resident"][0].as_f64().expect("a share");
     assert!(resident("shared, cold") < resident("shared, cold, prefetched"));
     assert!(resident("shared, cold, prefetched") < 0.5);

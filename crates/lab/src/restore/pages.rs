@@ -24,7 +24,7 @@ pub struct OwnerPages {
     pub written: f64,
     /// Those that every run had.
     pub always: u64,
-    /// How long the VMM's threads waited for them in a run, mean, s; none where that is not known.
+    /// How long the VMM's threads waited for them to be read in a run, mean, s; none where that is not known.
     pub waited_s: Option<f64>,
 }
 
@@ -75,7 +75,7 @@ struct Seen {
     touched: Rc<Vec<Touched>>,
     /// Names of the snapshot's files, by their numbers.
     names: Vec<String>,
-    /// How long the run waited for each page, ns; or why that is not known.
+    /// How long the run waited for each page that was read for it, ns; or why that is not known.
     waits: Result<BTreeMap<(usize, u64), i64>, String>,
 }
 
@@ -89,7 +89,8 @@ impl Seen {
         let waits = waits(&saved).map(|faults| {
             let mut waits = BTreeMap::new();
             for fault in faults.0.iter() {
-                *waits.entry((fault.file, fault.page)).or_default() += fault.took;
+                let Some(waited) = fault.waited else { continue };
+                *waits.entry((fault.file, fault.page)).or_default() += waited;
             }
             waits
         });
@@ -257,8 +258,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let owned = "0 4 3 read kernel code\n0 9 1 written anonymous of sh\n";
         let runs = [
-            run(folder.path(), "a", owned, Some("5 1000000 0 9 major 1\n7 500000 0 4 minor 1\n")),
-            run(folder.path(), "b", owned, Some("5 3000000 0 9 major 1\n6 200 0 77 minor 1\n")),
+            run(folder.path(), "a", owned, Some("5 1000000 0 9 major 1\n7 500000 0 4 major 1\n")),
+            run(
+                folder.path(),
+                "b",
+                owned,
+                Some("5 3000000 0 9 major 1\n6 200 0 77 major 1\n9 70 0 5 minor 1\n"),
+            ),
         ];
         let pages = of_runs(&runs.iter().collect::<Vec<_>>());
         let found: Vec<_> =

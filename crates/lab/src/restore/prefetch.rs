@@ -1,8 +1,8 @@
 //! Pages of a snapshot that are loaded before its VMM starts: the list of them, and what that gains.
 //!
 //! The gain is predicted by restores without it: how long their VMM's threads waited for pages of the list to
-//! be read, less what a fault takes whose page is there. Restores with it, in turn with those without, then find
-//! the gain. Loading the list takes time as well, which is told apart: it is before the VMM's exec.
+//! be read. Restores with it, in turn with those without, then find the gain. Loading the list takes time as
+//! well, which is told apart: it is before the VMM's exec.
 
 use super::pages::{waits, Pages, Range};
 use super::{Config, PREFETCH};
@@ -264,23 +264,20 @@ fn predicted((dir, run): &SavedRun, list: &List) -> Result<f64, String> {
             after.checked_sub(1).is_some_and(|at| fault.page < spans[at].1)
         })
     };
-    Ok(seconds(saved_by(faults, faults.iter().filter(listed).filter(|fault| fault.major))))
+    let read = faults.iter().filter(listed).filter_map(|fault| Some((fault.at, fault.waited?)));
+    Ok(seconds(waited(read)))
 }
 
-/// How long at least one thread waited for one of these to be read, less what each takes when its page is
-/// there, ns.
-fn saved_by<'f>(all: &[Waited], read: impl Iterator<Item = &'f Waited>) -> Ns {
-    let there: Vec<f64> = all.iter().filter(|fault| !fault.major).map(|f| f.took as f64).collect();
-    let there = if there.is_empty() { 0 } else { vmeter_stats::median(&there) as Ns };
-    let (mut waited, mut until, mut count) = (0, Ns::MIN, 0);
-    // In order of their begin; what two threads wait for at once is time only once.
-    for fault in read {
-        let end = fault.at.saturating_add(fault.took);
-        waited += (end - fault.at.max(until)).max(0);
+/// How long at least one thread waited, ns: each wait from when on, and how long, in order of their begin. What
+/// two threads wait for at once is time only once.
+fn waited(waits: impl Iterator<Item = (Ns, Ns)>) -> Ns {
+    let (mut waited, mut until) = (0, Ns::MIN);
+    for (at, took) in waits {
+        let end = at.saturating_add(took);
+        waited += (end - at.max(until)).max(0);
         until = until.max(end);
-        count += 1;
     }
-    (waited - there * count).max(0)
+    waited
 }
 
 /// What loading pages first gained in a session, machine by machine.
@@ -371,18 +368,10 @@ mod tests {
 
     #[test]
     fn waits_of_two_threads_at_once_are_one() {
-        let fault = |at, took, major| Waited { at, took, file: 0, page: 0, major, thread: 1 };
-        let all = [
-            fault(0, 100, true),
-            fault(10, 2, false),
-            fault(50, 100, true),
-            fault(60, 10, true),
-            fault(500, 7, true),
-        ];
-        let read = || all.iter().filter(|fault| fault.major);
-        // 0 to 150, 500 to 507, less four faults of 2 ns each.
-        assert_eq!(saved_by(&all, read()), 150 + 7 - 8);
-        assert_eq!(saved_by(&all[..1], all[..1].iter()), 100);
-        assert_eq!(saved_by(&all, std::iter::empty()), 0);
+        let waits = [(0, 100), (50, 100), (60, 10), (500, 7)];
+        // 0 to 150, 500 to 507.
+        assert_eq!(waited(waits.into_iter()), 150 + 7);
+        assert_eq!(waited(waits[..1].iter().copied()), 100);
+        assert_eq!(waited(std::iter::empty()), 0);
     }
 }

@@ -1,25 +1,24 @@
 //! How long the VMM's threads waited for each page of a snapshot's files that are mapped: by the host
-//! kernel's page faults ([`vmeter_machine::page_faults`]), from the VMM's exec to the run's end.
+//! kernel's page faults ([`vmeter_machine::page_faults`]), from when the VMM opens such a file to the run's end.
 //!
 //! Under KVM the kernel takes a guest's faults itself, which are no such events. It counts all the same how
 //! many major faults a process had, so that it is known when some were not seen.
 
 use super::read_bounded;
-use crate::owners::PAGE;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vmeter_machine::launch::Tracee;
-use vmeter_machine::page_faults::{taken, Watching};
+use vmeter_machine::page_faults::{taken, Faults, Watching};
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "page-faults";
 
-/// Faults, a line each: begin (`CLOCK_MONOTONIC`, ns), ns until it was done, number of the file, page of
-/// it, `major` or `minor`, thread.
+/// Faults, a line each: begin (`CLOCK_MONOTONIC`, ns), ns until the page was read (a minor fault: 0, or as older
+/// vmeters had it, ns until it was done), number of the file, page of it, `major` or `minor`, thread.
 const FILE: &str = "page-faults.txt";
 /// The kernel reads its clock when it begins and when it is done.
 const ERROR_NS: Ns = 1_000;
@@ -34,14 +33,12 @@ pub struct PageFaults;
 pub struct Waited {
     /// When it began, ns of `CLOCK_MONOTONIC`.
     pub at: Ns,
-    /// How long it took, ns.
-    pub took: Ns,
+    /// How long the thread waited until the page was read, ns; none if it was there.
+    pub waited: Option<Ns>,
     /// Number of the snapshot's file.
     pub file: usize,
     /// Page of the file.
     pub page: u64,
-    /// True if the thread waited until the page was read.
-    pub major: bool,
     /// The thread.
     pub thread: i32,
 }
@@ -58,6 +55,12 @@ pub struct Parameters {
     /// Major faults of the process, and those of them that were seen.
     #[serde(default)]
     pub major: (u64, u64),
+    /// How long the VMM had mapped a file when its faults began to be stamped, ns.
+    #[serde(default)]
+    pub late_ns: u64,
+    /// Major faults in the files, and those of them that had begun by then: only their ends were seen.
+    #[serde(default)]
+    pub late: (u64, u64),
 }
 
 impl Parameters {
@@ -68,11 +71,19 @@ impl Parameters {
             return Some(format!("{} stamps of page faults were lost", self.lost));
         }
         // The exec itself has some, before anybody looks.
-        let few = (counted as f64 * ENOUGH).floor() as u64;
-        (seen + 2 < few).then(|| {
-            format!(
+        let few = |all: u64, seen: u64| seen + 2 < (all as f64 * ENOUGH).floor() as u64;
+        if few(counted, seen) {
+            return Some(format!(
                 "the kernel counted {counted} major faults of the VMM, and vmeter saw {seen} of \
                     them: it does not see the faults that KVM handles on behalf of a guest"
+            ));
+        }
+        let (all, untimed) = self.late;
+        few(all, all.saturating_sub(untimed)).then(|| {
+            format!(
+                "the VMM had mapped the snapshot for {:.1} ms when vmeter began to time its page \
+                    faults: {untimed} of {all} major faults had begun before",
+                self.late_ns as f64 / 1e6
             )
         })
     }
@@ -107,7 +118,7 @@ impl Recorder for PageFaults {
         source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let major = raw.iter().filter(|fault| fault.major).count() as u64;
+        let major = raw.iter().filter(|fault| fault.waited.is_some()).count() as u64;
         let count = |name: &str, value: u64| Event {
             at: saved.run.total_ns,
             error_ns: source.error_ns,
@@ -124,8 +135,8 @@ fn parse(text: &str) -> Vec<Waited> {
         let mut words = line.split(' ');
         let (at, took) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let (file, page) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let major = words.next()? == "major";
-        Some(Waited { at, took, file, page, major, thread: words.next()?.parse().ok()? })
+        let waited = (words.next()? == "major").then_some(took);
+        Some(Waited { at, waited, file, page, thread: words.next()?.parse().ok()? })
     };
     text.lines().filter_map(line).collect()
 }
@@ -150,7 +161,7 @@ impl Live for Recording {
                 pages: {error}"
             ))
         };
-        self.watching = Some(Watching::start(tracee.pid).map_err(failed)?);
+        self.watching = Some(Watching::start(tracee.pid, &self.files).map_err(failed)?);
         Ok(())
     }
 
@@ -158,25 +169,8 @@ impl Live for Recording {
         let Some(found) = self.watching.take().and_then(Watching::end) else { return Ok(()) };
         let io = |error| SourceError::Io { path: format!("/proc/{}", tracee.pid).into(), error };
         let counted = taken(tracee.pid).map_err(io)?.saturating_sub(self.before);
-        let own = |mapping: &vmeter_machine::launch::Mapping| {
-            let file = self.files.iter().position(|file| file.as_os_str() == mapping.path.as_str());
-            file.map(|file| (mapping.start..mapping.end, mapping.offset, file))
-        };
-        let mapped: Vec<_> = tracee.mappings().map_err(io)?.iter().filter_map(own).collect();
-        let (mut text, mut seen) = (String::new(), 0);
-        for fault in found.all.iter().filter(|fault| fault.process == tracee.pid) {
-            seen += u64::from(fault.major);
-            let of = mapped.iter().find(|(range, ..)| range.contains(&fault.address));
-            let Some((range, offset, file)) = of else { continue };
-            let page = (fault.address - range.start + offset) / PAGE;
-            let how = if fault.major { "major" } else { "minor" };
-            let _ =
-                writeln!(text, "{} {} {file} {page} {how} {}", fault.at, fault.took, fault.thread);
-        }
-        let (files, lost) = (self.files.clone(), found.lost);
-        let known = (!mapped.is_empty())
-            .then_some((text, Parameters { files, lost, major: (counted, seen) }));
-        self.found = known;
+        self.found = kept(&found, tracee.pid, counted, self.files.clone())
+            .map_err(|why| SourceError::Other(format!("{NAME}: {why}")))?;
         Ok(())
     }
 
@@ -187,6 +181,35 @@ impl Live for Recording {
         let clock = "CLOCK_MONOTONIC by perf's events";
         Ok(Some(recorder::record::<PageFaults>(&[FILE], clock, ERROR_NS, &parameters)))
     }
+}
+
+/// What is kept of a process's faults; nothing if it has mapped none of the files.
+fn kept(
+    found: &Faults,
+    process: i32,
+    counted: u64,
+    files: Vec<PathBuf>,
+) -> Result<Option<(String, Parameters)>, &'static str> {
+    let Some(mapped) = found.first_mapped(process) else { return Ok(None) };
+    let begun = found.begun.ok_or(
+        "vmeter did not see the VMM open the snapshot that it mapped, and timed no page faults",
+    )?;
+    let (mut text, mut major, mut late) = (String::new(), 0, (0, 0));
+    for fault in found.all.iter().filter(|fault| fault.process == process) {
+        major += u64::from(fault.waited.is_some());
+        let Some((file, page)) = found.page(fault.at, process, fault.address) else { continue };
+        late.0 += u64::from(fault.waited.is_some());
+        let how = if fault.waited.is_some() { "major" } else { "minor" };
+        let (at, waited) = (fault.at, fault.waited.unwrap_or(0));
+        let _ = writeln!(text, "{at} {waited} {file} {page} {how} {}", fault.thread);
+    }
+    for (at, _, address) in found.only_ended.iter().filter(|(_, of, _)| *of == process) {
+        major += 1;
+        let own = u64::from(found.page(*at, process, *address).is_some());
+        late = (late.0 + own, late.1 + own);
+    }
+    let (lost, late_ns) = (found.lost, begun.saturating_sub(mapped));
+    Ok(Some((text, Parameters { files, lost, major: (counted, major), late_ns, late })))
 }
 
 #[cfg(test)]
@@ -202,9 +225,13 @@ mod tests {
         let kvm = parameters(0, (400, 20)).missing().expect("most are");
         assert!(kvm.contains("400") && kvm.contains("20"), "{kvm}");
         assert!(parameters(1, (0, 0)).missing().is_some());
+        let late = |late| Parameters { late, late_ns: 2_500_000, ..Parameters::default() };
+        assert_eq!(late((400, 1)).missing(), None);
+        let many = late((400, 20)).missing().expect("too many");
+        assert!(many.contains("2.5 ms") && many.contains("20 of 400"), "{many}");
         let found = parse("5 70 0 33 major 9\nx\n6 1 0 34 minor 9\n");
-        let shown: Vec<_> = found.iter().map(|w| (w.at, w.took, w.page, w.major)).collect();
-        assert_eq!(shown, [(5, 70, 33, true), (6, 1, 34, false)]);
+        let shown: Vec<_> = found.iter().map(|w| (w.at, w.waited, w.page)).collect();
+        assert_eq!(shown, [(5, Some(70), 33), (6, None, 34)]);
     }
 
     proptest! {
