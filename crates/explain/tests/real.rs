@@ -18,7 +18,7 @@ fn xen_and_dom0_together_tell_the_ports_and_the_device_model() {
     let result = xen();
     assert_eq!(result.files[1].alignment.method, "same TSC");
     assert_eq!(result.files[1].alignment.error_s, Some(0.0));
-    let model = |finding: &&Finding| finding.summary.contains("while the vCPU waits");
+    let model = |finding: &&Finding| finding.summary.contains("the vCPU waits while");
     let first = result.findings.iter().find(model).expect("a finding");
     // Emulation by itself is no fault.
     assert_eq!(first.severity, Severity::Low);
@@ -108,7 +108,7 @@ fn what_the_device_model_has_workers_run_is_named_and_counted() {
 fn xen_alone_still_tells_the_ports() {
     let files = [fixture("xen-hvm-ide-boot.xtr.gz")];
     let result = explain(&files, &Options::default()).expect("a trace");
-    let model = |finding: &&Finding| finding.summary.contains("while the vCPU waits");
+    let model = |finding: &&Finding| finding.summary.contains("the vCPU waits while");
     let model = result.findings.iter().find(model).expect("a finding");
     assert!(model.summary.contains("the device model"), "{model:?}");
     // Without the clock's rate nothing is in seconds, and that is said.

@@ -9,9 +9,9 @@ pub(crate) fn blocks(hosts: &[HostEffect], document: &mut Document) {
     if hosts.is_empty() {
         return;
     }
-    let note = "a host's factor is its time divided by the average host's [95 % interval]; in the \
-            tables above, vmeter divided the time of a run by the factor of the host that made \
-            the run";
+    let note = "a host's factor [with its 95 % interval] is its time divided by the time of the \
+            average host; in the tables above, vmeter divided the time of each run by the factor \
+            of the host that made it";
     document.heading("Hosts", note);
     document.push(Block::Table(table(hosts)));
 }

@@ -58,7 +58,7 @@ impl DeviceModel {
             subject: format!("{} and {} other ports", view.subject(key), all.len() - 1),
             saving,
             summary: format!(
-                "{who} serves {} accesses to {} ports while the vCPU waits, {} of the time",
+                "the vCPU waits while {who} serves {} accesses to {} ports; these waits are {} of the traced time",
                 grouped(&count.to_string()),
                 all.len(),
                 brief_percent(view.share(total)),

@@ -88,8 +88,8 @@ pub(crate) fn explained(result: &DiffResult) -> Option<String> {
 fn short_of(p: Option<f64>) -> String {
     let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {
         true => format!(
-            "; a difference of the whole boot is significant at p < {ALPHA_TOTAL}, because \
-             vmeter tests its parts too"
+            "; a difference of the whole boot counts as significant only at p < {ALPHA_TOTAL}: \
+             the limit is stricter because vmeter tests the parts of the boot too"
         ),
         false => String::new(),
     };
