@@ -35,7 +35,7 @@ const SCREENS: &[Screen] = &[
             ("watch", "none, light or full [default: light]"),
             ("overhead", "Measure how much --watch slows the boot"),
             ("baseline", "Compare with a saved session"),
-            ("fail-if-slower", "Exit 1 if slower than --baseline by PCT %"),
+            ("fail-if-slower", "Exit 1 if more than PCT % slower than --baseline"),
             ("next", "Record the next VM that another program starts"),
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),
@@ -75,7 +75,11 @@ const SCREENS: &[Screen] = &[
             ("bisect", "Search for one commit instead of measuring all"),
             ("kernel", "Kernel image, e.g. {worktree}/bzImage"),
             ("runs", "Measured runs of each commit [default: 5]"),
-            ("fail-if-slower", "Exit 1 if a commit is more than PCT % slower"),
+            (
+                "fail-if-slower",
+                "Exit 1 if a change (one commit or several) slows the runs by \
+                more than PCT %",
+            ),
         ],
         &[
             "vmeter range --repo . v1..v2 --run ./bench.sh",
@@ -106,7 +110,7 @@ const SCREENS: &[Screen] = &[
     ),
     screen(
         "diff",
-        &[("fail-if-slower", "Exit 1 if B is slower by PCT %")],
+        &[("fail-if-slower", "Exit 1 if B is more than PCT % slower")],
         &["vmeter diff before after", "vmeter diff before after --fail-if-slower 3"],
     ),
     screen(
@@ -170,7 +174,11 @@ const SCREENS: &[Screen] = &[
         "look",
         &[
             ("until", "End at userspace, systemd-ready or line:REGEX"),
-            ("follow", "After the report, print the guest's new log lines"),
+            (
+                "follow",
+                "Print the guest's log lines as they appear: after the report, or with \
+                --until before it",
+            ),
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),
         ],
@@ -338,9 +346,9 @@ const SCREENS: &[Screen] = &[
 
 /// Closes the long help of `vmeter` itself.
 const ROOT: &str = "\
-Every command takes --export-json, -csv, -markdown, -html, -text and, where there is a timeline,
--perfetto FILE; --color; -q and -v. `vmeter COMMAND -h` shows the main options, `--help` all.
-vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page or a completion.";
+Every command takes --export-FORMAT FILE (json, csv, markdown, html, text; perfetto if there is a \
+    timeline), --color, -q and -v. `vmeter COMMAND -h` shows the main options, `--help` all. \
+    vmeter --generate man|complete-bash|complete-zsh|complete-fish prints a man page or a completion.";
 
 /// The command line with its help.
 pub fn with_screens(command: Command) -> Command {

@@ -103,7 +103,7 @@ impl PagemapScan {
         // SAFETY: userfaultfd takes flags and returns a new descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
         let Some(fd) = i32::try_from(fd).ok().filter(|&fd| fd >= 0) else {
-            let hint = "; it needs CONFIG_USERFAULTFD, and a seccomp filter, if there is one, \
+            let hint = "; it needs CONFIG_USERFAULTFD; if there is a seccomp filter, the filter \
                 must allow userfaultfd(2)";
             return Err(TrackError::hinted("userfaultfd", hint));
         };

@@ -112,8 +112,8 @@ pub(crate) fn result(session: &Session<IrqPlanned>) -> Result<IrqResult> {
         let planned = plan.iter().any(|run| matches!(run.purpose, Purpose::Growth { .. }));
         if options.fit != FitRange::None && !planned {
             result.warnings.push(format!(
-                "no fit: up to {} vectors, there are too few points to distinguish a line from a \
-                    parabola",
+                "no fit: with at most {} vectors there are too few points to distinguish a line \
+                    from a parabola",
                 options.vfs * options.vectors
             ));
         }

@@ -342,8 +342,8 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
         return Err(not_a_kernel(
             path,
             format!(
-                "found a bzImage of boot protocol {}.{:02}; expected 2.08 or later (Linux \
-                    2.6.24), which gives the payload's offset",
+                "found a bzImage of boot protocol {}.{:02}; expected 2.08 (Linux 2.6.26) or \
+                    later, since earlier protocols do not give the payload's offset",
                 protocol >> 8,
                 protocol & 0xff
             ),

@@ -340,5 +340,9 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
 }
 
 fn misplaced() -> Error {
-    Error::Ram("the kernel's physical address is outside its block of RAM".into())
+    Error::Ram(
+        "the kernel's physical address does not fit the block of RAM that holds the \
+        kernel"
+            .into(),
+    )
 }

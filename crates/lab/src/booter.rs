@@ -74,7 +74,10 @@ impl Recorder {
     /// One boot, whatever else is booted meanwhile.
     fn one(&self, request: &BootRequest<'_>) -> Result<RunRecord> {
         let prepared = self.machines.get(request.planned.machine).ok_or_else(|| {
-            usage(format!("session.json: run {} names a machine that is not there", request.index))
+            usage(format!(
+                "session.json: run {} names a machine that this file does not describe",
+                request.index
+            ))
         })?;
         let machine = &prepared.machine;
         if let Some(script) = &machine.script {

@@ -146,7 +146,7 @@ pub fn follow(
 fn cost(length: Duration, cpu: Duration, polls: u32) -> String {
     let (length, cpu) = (length.as_secs_f64(), cpu.as_secs_f64());
     let share = 100.0 * cpu / length.max(1e-3);
-    format!("followed for {length:.1} s: {polls} polls, {share:.1} % of a CPU")
+    format!("followed for {length:.1} s: vmeter's {polls} polls took {share:.1} % of a CPU")
 }
 
 /// A line as dmesg has it; a guest's words are neutralised.

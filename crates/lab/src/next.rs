@@ -222,8 +222,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("another program starts the VM of this machine, so vmeter cannot watch that VM as it \
-            watches a VM that vmeter itself boots; compare two sessions of `vmeter boot --next`")
+        Err("another program starts the VM of this machine, so vmeter cannot boot and watch that \
+            VM itself; compare two sessions of `vmeter boot --next`")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

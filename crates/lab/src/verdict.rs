@@ -138,8 +138,8 @@ fn level(comparison: &Comparison) -> Option<String> {
     let sure = interval_pct(comparison);
     ((sure - 95.0).abs() >= 1e-6).then(|| {
         format!(
-            "The brackets are {sure} % intervals, because vmeter tested these runs several \
-            times while it made them."
+            "The brackets are {sure} % intervals instead of 95 % ones, because vmeter tested \
+                these runs several times while it made them."
         )
     })
 }

@@ -96,7 +96,9 @@ pub fn predict(known: &Known) -> Predicted {
             rounds: None,
             total_s: Some(total_s).filter(|s| s.is_finite()),
             downtime_s: None,
-            because: "post-copy sends each page at most once more, at any dirty rate".into(),
+            because: "after the first round, post-copy sends each page at most one more time, at \
+                any dirty rate"
+                .into(),
         };
     }
     if let Some((rounds, total_s, downtime_s)) = race(known, dirty) {

@@ -249,8 +249,9 @@ fn reason(runs: &[&Migration], known: &Known, because: &str) -> String {
                 .last()
                 .map_or(0.0, |round| round.pages as f64 * crate::guest::PAGE as f64);
             format!(
-                "It did not converge, although vmeter predicted that it would ({because}): {}, \
-                 {:.0} MB each; the throughput was {:.0} MB/s. {}",
+                "It did not converge, although vmeter predicted that it would ({because}): {}. \
+                    The last round began with {:.0} MB to send; the throughput was {:.0} MB/s. \
+                    {}",
                 run.reason,
                 left / 1e6,
                 run.bandwidth_bytes_per_s / 1e6,

@@ -152,6 +152,6 @@ pub struct CommitError {
 fn lost(not_restored: &[Failure]) -> String {
     match not_restored.len() {
         0 => String::new(),
-        n => format!(", but some vectors stay masked ({n}; the first is {})", not_restored[0]),
+        n => format!(", but some vectors stay masked ({n}; the first error: {})", not_restored[0]),
     }
 }

@@ -177,7 +177,7 @@ fn a_refused_table_undoes_masks_and_says_which_it_could_not() {
     assert!(routes.iter().all(|route| route.phase() == Phase::Live));
     assert_eq!(spy.attached.load(SeqCst), 3);
     let error = refused(2);
-    assert!(error.to_string().contains("stay masked: 1"), "{error}");
+    assert!(error.to_string().contains("stay masked (1;"), "{error}");
     assert_eq!(routes[0].phase(), Phase::Masked);
     let mut batch = router.batch();
     batch.unmask(&routes[0]).unwrap();

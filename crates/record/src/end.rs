@@ -247,7 +247,7 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
     let crashed = || {
         let noted = match clues.triple_faults {
             1 => "1 triple fault in the log of the VMM or of KVM".to_owned(),
-            n => format!("{n} triple faults in the VMM's log or KVM's"),
+            n => format!("{n} triple faults in the log of the VMM or of KVM"),
         };
         End::new(Cause::TripleFault, noted)
     };

@@ -42,7 +42,7 @@ pub fn take_left() -> Option<String> {
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
     (!left.is_empty()).then(|| {
         format!(
-            "a command of --prepare or --build left {} running; vmeter does not end it",
+            "vmeter does not end what a command of --prepare or --build left running: {}",
             left.join(", ")
         )
     })

@@ -218,7 +218,9 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
             "vmeter did not see when decompression and the kernel began (no plugin, fw_cfg trace \
                 or kernel log)"
         }
-        Some(Anchor::Hypervisor) => "vmeter did not see when the hypervisor started its kernel",
+        Some(Anchor::Hypervisor) => {
+            "vmeter did not see when the hypervisor in the guest (Xen) started the Linux kernel"
+        }
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
             "user space: vmeter saw no init step, no program's line, and no process that ran \

@@ -59,7 +59,11 @@ impl NamedMark {
         let marks: Vec<Self> = texts.iter().map(|t| Self::parse(t)).collect::<Result<_, _>>()?;
         for (at, mark) in marks.iter().enumerate() {
             if marks[..at].iter().any(|other| other.name == mark.name) {
-                return Err(format!("--mark {}: there are two of this name", mark.name));
+                return Err(format!(
+                    "--mark {}: another --mark has this name; give each --mark a \
+                    name of its own",
+                    mark.name
+                ));
             }
         }
         Ok(marks)

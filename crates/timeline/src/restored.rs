@@ -176,7 +176,7 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
         (true, false) => {
             "vmeter did not see when the guest resumed (no KVM exits, no trace of the VMM)"
         }
-        (true, true) => "vmeter saw no part of the snapshot being loaded there",
+        (true, true) => "in this time vmeter did not see the VMM load any part of the snapshot",
     };
     vec![format!("unattributed {:.3} s: {why}", seconds(all))]
 }

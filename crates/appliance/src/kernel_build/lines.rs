@@ -84,8 +84,8 @@ pub const MINIMAL: &[Line] = &[
     on("ACPI", "where PCI's interrupts lead, and the power-off"),
     on(
         "X86_PM_TIMER",
-        "without this option, the kernel calibrates the local APIC's timer for 0.1 s and then \
-            disables it",
+        "without this option, the kernel spends 0.1 s on calibrating the local APIC's timer, and \
+            then disables the timer",
     ),
     on("BLOCK", "disks"),
     on("BLK_DEV", "virtio-blk"),

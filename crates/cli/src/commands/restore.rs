@@ -87,8 +87,8 @@ fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
     let mapped = all.find(|machine| machine.pages.runs > 0).ok_or_else(|| {
         failure(
             Class::Answer,
-            "--prefetch-list: no restore mapped a file of its snapshot, so there are no pages to \
-             read ahead; with QEMU, use --method shared, which maps it",
+            "--prefetch-list: in no restore did the VMM map a file of the snapshot, so there are \
+                no pages to read ahead; with QEMU, use --method shared, which maps the RAM file",
         )
     })?;
     let nonce = mapped.made.as_ref().and_then(|made| made.nonce.as_deref());
@@ -117,8 +117,8 @@ pub fn run(arguments: Restore, out: &Output) -> anyhow::Result<Status> {
     }
     if arguments.restore.is_some() && !arguments.command.is_empty() {
         return Err(usage(
-            "--restore: vmeter itself restores the command line after `--`; give only one of the \
-             two",
+            "--restore: with a command line after `--`, vmeter itself makes and restores the \
+                snapshot; give either --restore or that command line",
         ));
     }
     let mut spec = arguments.machine.spec(arguments.command);

@@ -28,7 +28,7 @@ pub struct Many {
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
     pub sbatch: Vec<String>,
     /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
-    /// a factor (how slow the host is), and divides the times that the host measured by this factor.
+    /// a factor (how slow the host is); it divides a host's times by the host's factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

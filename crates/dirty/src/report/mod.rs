@@ -260,8 +260,8 @@ impl<'a> DirtyReport<'a> {
             let saved = percent(crossover.saved_per_page);
             let _ = write!(text, ", {} (per page {saved} cheaper) from there", crossover.above);
         }
-        text + " on, measured up to 10 % of the buffer. If a page is cheaper by less than a quarter, \
-                that may be noise."
+        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. If the gain per \
+            page is less than a quarter, it may be noise."
     }
 
     fn trackers(&self, document: &mut Document) {
@@ -404,8 +404,8 @@ impl Report for DirtyReport<'_> {
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
             let note = format!(
-                "in ns, measured with vmeter's copies of KVM's loops, in the passes under \
-                    {told}; {WAYS}"
+                "in ns, measured with vmeter's copies of KVM's loops, in the passes with the \
+                    tracker {told}; {WAYS}"
             );
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));

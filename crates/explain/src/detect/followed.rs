@@ -63,7 +63,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other for {} of their time, {} times",
+                    "it and {} wait for each other in turn: one of them waits during {} of their \
+                        time, {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

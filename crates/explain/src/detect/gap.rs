@@ -95,7 +95,7 @@ impl Gap {
             why: Why::Gap,
             key: Some(key),
             summary: format!(
-                "{name} once takes {}, {} of the traced time; vmeter does not know why",
+                "{name} takes {} in one case, {} of the traced time; vmeter does not know why",
                 view.time(ticks as f64),
                 brief_percent(view.share(ticks))
             ),

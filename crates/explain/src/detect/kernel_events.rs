@@ -89,8 +89,8 @@ impl KernelEvents {
         let (name, times) = (view.threads(group), grouped(&count.to_string()));
         let place = call.map_or(String::new(), |call| format!(" in {}", view.name(call)));
         let claim = format!(
-            "{name} works or waits{place} for {} ({} of the traced time). In that time {why} \
-                {times} times ({event})",
+            "{name} spends {} ({} of the traced time) in work or waits{place}. In that time \
+                {why} {times} times ({event})",
             view.time(ticks as f64),
             brief_percent(view.share(ticks)),
             event = sign.event(),
@@ -153,8 +153,9 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
     Some(match sign {
         Sign::CgroupReclaim => (
             "its memory cgroup is full and pages are reclaimed",
-            "raise memory.high and memory.max of that cgroup, or use less memory: after the \
-                kernel reclaims a page, the page must be read or written again",
+            "raise memory.high and memory.max of that cgroup, or use less memory: the kernel \
+                must write a changed page to disk before it reclaims the page, and read a page \
+                again when a program next uses it",
         ),
         Sign::Reclaim => (
             "it finds no free memory and reclaims pages itself",
@@ -174,8 +175,8 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
 fn unanswered(name: &str, port: u16, times: &str) -> [String; 3] {
     [
         format!(
-            "{name} waits in connect: port {port} does not answer, and the kernel sends {times} SYNs \
-             again, the first after 1 s"
+            "{name} waits in connect: port {port} does not answer, and the kernel retransmits \
+                SYNs {times} times in all, the first time after 1 s"
         ),
         format!(
             "{times} SYNs for port {port} are retransmitted (tcp_retransmit_skb, TCP_SYN_SENT), \

@@ -53,7 +53,7 @@ impl SlowInLog {
             _ => "from the thread's previous line to this line",
         };
         let claim = format!(
-            "{bound}, {name} takes {} (median of {} times): {} in all, {} of the traced time; \
+            "{bound}, {name} takes {} (median of {} accesses): {} in all, {} of the traced time; \
                 the log does not tell how much of this time the guest runs",
             view.time(median),
             subject.timed,
@@ -80,7 +80,7 @@ impl SlowInLog {
             )],
             subject: name,
             suggestion: "record KVM's events as well as the log: the events show when the guest \
-                continues, and what its thread does until then"
+                continues, and what the vCPU's thread does until then"
                 .into(),
             confirm: "vmeter explain -- COMMAND".into(),
             max_severity: Some(Severity::Medium),

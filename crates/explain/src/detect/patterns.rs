@@ -253,8 +253,8 @@ fn herd(
     let (by, woken) = (view.threads(by), view.threads(woken));
     let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
-        "{} calls of {call} wake {} threads, {} each; {} of {} times that {woken} ran, it slept \
-            again without a useful call",
+        "{} calls of {call} make {} wake-ups, {} per call; in {} of the {} times that {woken} \
+            ran, it slept again without a useful call",
         grouped(&wakes.instances.to_string()),
         grouped(&wakes.wakes.to_string()),
         three_digits(each),
@@ -350,9 +350,9 @@ fn hand_over(
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} to wake it, and each round takes {round}; the waiter \
-            computes for {computing} of its {}, and the rest is calls, wake-ups and waits for a \
-            CPU",
+        "{} waits {count} times for {} to wake it, and each round takes {round} on average; the \
+            waiter computes for {computing} of its recorded time ({}), and the rest is calls, \
+            wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)
@@ -368,7 +368,8 @@ fn hand_over(
         with: Some(other),
         saving: life.saturating_sub(own),
         summary: format!(
-            "{} and {} hand work to each other {count} times, {round} for each round trip",
+            "{} and {} hand work to each other in {count} round trips, which take {round} each \
+                on average",
             pair.0, pair.1
         ),
         chain,

@@ -66,7 +66,8 @@ impl SmallAccesses {
         let bound = if logged {
             "the log does not show how much of this code the guest executes"
         } else {
-            "as far as the trace shows them in user space"
+            "counted from each exit to the guest's next entry (if the trace has no kvm_exit: \
+                only the time in user space)"
         };
         let claim = format!(
             "{count} of {} accesses, one every {}: {} in all, {} of the traced time, {bound}; none is \
@@ -84,14 +85,22 @@ impl SmallAccesses {
             key: Some(key),
             saving: subject.total,
             summary: format!(
-                "the guest {verb} {register} unit by unit: {count} {verb}, {what} each, {} of the time",
+                "the guest {verb} {register} unit by unit: {count} {verb}, {what} each; together \
+                    they take {} of the traced time",
                 brief_percent(share),
             ),
-            chain: vec![view.link(key.file, claim, (subject.count, subject.total), &figures, &places)],
+            chain: vec![view.link(
+                key.file,
+                claim,
+                (subject.count, subject.total),
+                &figures,
+                &places,
+            )],
             suggestion: remedy(&name).into(),
             subject: name,
-            confirm: "perf kvm stat record -p PID (counts and times the exits of each port; then \
-                record again with DMA or a paravirtual device)"
+            confirm: "perf kvm stat record -p PID; perf kvm stat report --event=ioport (or mmio: \
+                count and time of the accesses to each port or address; then let the guest use \
+                DMA or a paravirtual device, and record again)"
                 .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()

@@ -107,7 +107,8 @@ impl Cause<'_> {
                 }
             }
             End::Disk if self.is_held_back() => {
-                format!("waits{inside} for the disk: its cgroup's I/O limit holds it back")
+                format!("waits{inside} for the disk: the I/O limit of this program's cgroup \
+                    holds the program back")
             }
             End::Disk if ["", "KVM_RUN"].contains(&self.call()) && self.calls_seen() => match self.reclaims() {
                 true => "waits for the disk in page faults: too little memory".into(),

@@ -478,8 +478,8 @@ impl Report for IrqReport<'_> {
             document.blocks.extend(self.beyond_the_fit().map(Block::Paragraph));
         }
         if !result.together.is_empty() {
-            let note = "time of each VM since all VMs started together; each VM has a thread of \
-                its own";
+            let note = "time that each VM takes; all VMs start together, each on a thread of its \
+                own";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

@@ -271,16 +271,16 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {}: beyond it, the time of each VM is {} \
-             above the trend of the other numbers (p {}).",
+            "{slope}. There is a knee between {} and {} VMs: beyond it, the time of each VM is \
+                {} above the trend of the other numbers of VMs (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),
             p_value(knee.p_value)
         ),
         None if levels.all.len() < 4 => format!(
-            "{slope}; to find a knee, vmeter needs at least \
-            four numbers of VMs."
+            "{slope}; to find a knee, vmeter must measure at least four different numbers of \
+                VMs."
         ),
         None => format!("{slope}; no knee is found."),
     }

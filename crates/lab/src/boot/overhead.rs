@@ -80,7 +80,7 @@ pub fn remember(machine: &SessionMachine, host: &Host, overhead: &Overhead) {
         .map_err(std::io::Error::from)
         .and_then(|bytes| files::write_in_new_folder(&path, &bytes));
     if let Err(error) = kept {
-        tracing::warn!("cannot save the cost of watching to {}: {error}", path.display());
+        tracing::warn!("cannot write the measured cost of watching to {}: {error}", path.display());
     }
 }
 

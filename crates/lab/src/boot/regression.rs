@@ -163,7 +163,8 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         )),
         (None, Err(why)) => limit.unknowable(why),
         (None, Ok(found)) => {
-            let instead = "a baseline that can be booted in turn with it would";
+            let instead = "vmeter could decide if it could boot the baseline's machine in turn \
+                with this machine";
             limit.rule_sessions("this boot", found, instead)
         }
     };

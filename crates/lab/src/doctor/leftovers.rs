@@ -24,7 +24,8 @@ pub(super) fn leftovers(places: &[PathBuf], clean: bool) -> Check {
     if left.all().is_empty() {
         return check(NAME, Status::Good, format!("cleared: {before}"), "");
     }
-    let mend = "they could not be cleared: they may be another user's (sudo vmeter doctor --clean)";
+    let mend = "they could not be cleared, and may be another user's: try sudo vmeter doctor \
+        --clean";
     check(NAME, Status::Poor, named(&left), mend)
 }
 

@@ -163,7 +163,7 @@ pub(crate) fn of_own(
                 let unsafe_here = || {
                     let needs = remedy.needs.filter(|_| !remedy.is_safe_in(&own))?;
                     Some(format!(
-                        "it gives up {}; to allow that: vmeter tune --allow {needs}",
+                        "with the remedy you lose {}; to allow that: vmeter tune --allow {needs}",
                         remedy.gives_up
                     ))
                 };

@@ -280,7 +280,7 @@ impl<'a> Runs<'a> {
         }
         if first.samples_s.len() < FEWEST {
             let why = "one block of runs cannot show a difference: use --runs 5 or more, or \
-                --resume"
+                finish this session with --resume"
                 .into();
             return (FindingVerdict::Unfinished, why);
         }

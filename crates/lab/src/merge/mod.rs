@@ -98,8 +98,9 @@ fn merged(
     notes.extend(tolerated);
     if !differences.is_empty() && !options.mixed_hosts {
         return Err(usage(format!(
-            "the shards are not of one kind ({}), so vmeter cannot pool their times. To merge \
-             them nevertheless, give --mixed-hosts: vmeter then removes each host's factor",
+            "the shards did not run under equal conditions ({}), so vmeter cannot pool their \
+                times. To merge them nevertheless, give --mixed-hosts: vmeter then removes the \
+                speed factor of each host from its times",
             differences.join("; ")
         )));
     }

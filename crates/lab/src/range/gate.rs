@@ -36,7 +36,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             }
             ChangeShape::Undecided => {
                 format!(
-                    "{} (compared with {}; one commit or several made the change)",
+                    "{} (compared with {}; vmeter does not know whether one commit or several \
+                        made the change)",
                     name(*last),
                     name(change.before)
                 )
@@ -49,7 +50,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
                 format!(
-                    "the mean since {} (new boots did not show its slow boots again)",
+                    "the mean since {} (new boots did not confirm that this commit changed the \
+                        share of slow boots)",
                     name(*last)
                 )
             }

@@ -251,13 +251,14 @@ impl Measurement for RestoreOptions {
 impl RestoreOptions {
     fn check_prefetch(&self) -> Result<()> {
         match &self.prefetch {
-            Some(_) if !self.concurrency.is_empty() => {
-                Err(usage("--prefetch cannot be used with --concurrency, whose VMs share one \
-                    page cache"))
-            }
+            Some(_) if !self.concurrency.is_empty() => Err(usage(
+                "--prefetch cannot be used with --concurrency, whose VMs share one \
+                    page cache",
+            )),
             Some(Prefetch::First) if self.runs.warmup == Some(0) => Err(usage(
-                "--prefetch first takes the pages that the warm-ups mapped: give --warmup 1 or more, \
-                    or --prefetch FILE with a list that --prefetch-list wrote",
+                "`--prefetch first` loads the pages that the warm-ups mapped, and this session \
+                    has no warm-ups: give --warmup 1 or more, or --prefetch FILE with a list \
+                    that --prefetch-list wrote",
             )),
             Some(Prefetch::List(text)) => prefetch::List::parse(text).map(drop),
             _ => Ok(()),

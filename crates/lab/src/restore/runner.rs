@@ -238,7 +238,8 @@ impl Restores {
             None if warmup => Ok(None),
             None => Err(failure(
                 Class::Answer,
-                "--prefetch first: no warm-up mapped a file of its snapshot, so there are no pages to load",
+                "--prefetch first: in no warm-up did the VMM map a file of the snapshot, so \
+                    there are no pages to load",
             )),
         }
     }

@@ -91,8 +91,8 @@ impl Round {
                         {most}: below --worth"
                 )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
-                    "it seemed to save {} when the budget ended; the last measurement includes \
-                     it",
+                    "at the end of the budget, this step seemed to save {}; the last measurement \
+                        therefore includes this step",
                     compact_seconds(found.mean)
                 )),
                 (None, Raced::Open { .. }) => Ok(format!(

@@ -17,7 +17,10 @@ pub fn script(result: &TuneResult) -> String {
             compact_seconds(before.mean),
             compact_seconds(after.mean)
         )),
-        _ => say("vmeter tune found nothing to gain: this is the original.".into()),
+        _ => {
+            say("vmeter tune found nothing to gain: this script starts the original machine."
+                .into())
+        }
     }
     for step in result.steps.iter().filter(|step| step.kept) {
         say(format!("{}: {}; gives up {}", step.id, step.change, step.gives_up));

@@ -160,7 +160,10 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
     let what = match says_so {
         true if !may_ask => format!("{name}, by its name"),
         true => format!("{name}, by its name and version"),
-        false => format!("{name}, by the name of its file; its {option} does not say so"),
+        false => format!(
+            "{name}, by the name of its file; the output of {option} does not \
+            confirm that"
+        ),
     };
     machine.choose("vmm", shown, what);
     machine.dialect = Some(dialect).filter(|_| says_so);

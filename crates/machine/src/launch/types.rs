@@ -384,7 +384,7 @@ pub enum LaunchError {
         said: String,
     },
     /// vmeter's own part of the run failed: what the VMM did in it says nothing of the VMM.
-    #[error("vmeter could not record the run, so it does not count: {what}")]
+    #[error("vmeter could not record the run, so this run does not count. What failed: {what}")]
     Unrecorded {
         /// What failed, and what would mend it.
         what: String,

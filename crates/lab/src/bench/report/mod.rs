@@ -252,7 +252,11 @@ impl Report for BenchReport<'_> {
         }
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
-            let note = format!("time ÷ {}'s [{sure} % CI], paired in random blocks", first.a);
+            let note = format!(
+                "ratio of each machine's time to {}'s time [{sure} % CI of the \
+                ratio], paired in random blocks",
+                first.a
+            );
             document.heading("Comparison", note);
             document.push(Block::Table(self.comparison_table()));
         }

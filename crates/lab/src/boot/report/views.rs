@@ -62,8 +62,8 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let count = timelines.len().max(1);
     let folded = Folding { merged: &merged, runs: count, min_duration };
     let several = if count > 1 {
-        " The times are means; a run without a span counts as 0. The shortest and the longest \
-            time are in brackets."
+        " The times are means; a span counts as 0 in each run that lacks it. The shortest and \
+            the longest time are in brackets."
     } else {
         ""
     };

@@ -69,7 +69,7 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
 
 /// Starts the machine stopped, waits for the monitor's greeting and lets it go.
 const WAITS: &str = "#!/bin/sh
-# Lets the machine run only once its monitor has answered.
+# Does not let the machine run before its monitor has answered.
 case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
 d=$(mktemp -d) && mkfifo \"$d/m.in\" \"$d/m.out\" || exit 1
 (

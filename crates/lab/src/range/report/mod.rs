@@ -110,8 +110,8 @@ impl<'a> RangeReport<'a> {
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
-                None => "Undecided: there are too few runs of each commit to show any change; 6 \
-                    or more can show one."
+                None => "Undecided: there are too few runs of each commit to show any change; \
+                    with 6 or more runs of each commit, vmeter can show a change."
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
@@ -286,8 +286,8 @@ impl<'a> RangeReport<'a> {
                 self.or_beside(change)
             ),
             [first, .., last] => format!(
-                "One of {} commits, {} to {}, made the run {} {figures}; vmeter cannot measure \
-                    the commits between the two.",
+                "One of {} commits, {} to {}, made the run {} {figures}; vmeter could measure \
+                    only the last of these commits.",
                 change.commits.len(),
                 self.named(*first),
                 self.named(*last),
@@ -353,7 +353,7 @@ impl<'a> RangeReport<'a> {
         let parts = [
             (*placing, "to find the commit of a change"),
             (*sizing, "to estimate the size of a change"),
-            (*slow, "to count slow boots of all commits again"),
+            (*slow, "to boot all commits again and count the slow boots"),
         ];
         let parts = parts.iter().filter(|(runs, _)| *runs > 0);
         let parts: Vec<String> = parts.map(|(runs, what)| format!("{runs} {what}")).collect();
@@ -379,7 +379,10 @@ impl<'a> RangeReport<'a> {
         if let Some(ends) = &result.ends {
             let all = self.outermost() == (0, self.result.commits.len().saturating_sub(1));
             let of = match (all, record.bisect, &record.build) {
-                (false, ..) => "the last commit that runs, compared with the first; 95 % CI",
+                (false, ..) => {
+                    "the last measured commit, compared with the first measured \
+                    commit; 95 % CI"
+                }
                 (true, false, _) => "the last commit against the baseline; 95 % CI",
                 (true, true, Some(_)) => {
                     "the last commit against the baseline; the 95 % CI includes the usual \

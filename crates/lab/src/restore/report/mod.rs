@@ -82,7 +82,8 @@ impl<'a> RestoreReport<'a> {
         };
         let several = self.result.machines.len() > 1;
         format!(
-            "{}{}: {} from the VMM's exec to {until} ({}; mean ± 95 % CI), {} of it named.",
+            "{}{}: {} from the VMM's exec to {until} ({}; mean ± 95 % CI); spans with a name \
+                cover {} of it.",
             if several { "Fastest is " } else { "" },
             machine.label(),
             Quantity::duration(total).inline(),

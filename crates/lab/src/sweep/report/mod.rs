@@ -224,8 +224,8 @@ impl<'a> SweepReport<'a> {
         let runs: Vec<usize> = self.result.points.iter().map(|p| p.runs.len()).collect();
         let (least, most) = (runs.iter().min().unwrap_or(&0), runs.iter().max().unwrap_or(&0));
         let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        let order = "vmeter runs the points in turn, in random order; --runs sets the number of \
-            runs, --seed sets the order";
+        let order = "vmeter runs every point once, in a random order, then every point again, \
+            and so on; --runs sets the number of runs of each point, --seed sets the order";
         facts.push(Fact::new("runs a point", range, order));
         if let Some(first) = self.result.points.first() {
             let swept = |what: &String| self.result.parameters.iter().any(|p| p.name == *what);
@@ -264,8 +264,8 @@ impl<'a> SweepReport<'a> {
             "" => format!("{what} by {across}"),
             other => format!("{what} by {across}, {other}"),
         };
-        let means = "means in ms (in s if 10 s or more); TOTAL is the increase over the first \
-            point";
+        let means = "means in ms (in s if 10 s or more); the row TOTAL shows how much longer the \
+            whole boot takes than at the first point";
         let slopes = "; slope: least-squares change per unit ± half of its 95 % interval";
         let slopes = if self.is_numeric(panel) { slopes } else { "" };
         document.heading(by("Phases"), format!("{means}{slopes}"));
@@ -377,7 +377,8 @@ impl Report for SweepReport<'_> {
         if let Some(first) = self.result.comparisons.first() {
             let sure = interval_pct(first);
             let note = format!(
-                "typical run (Hodges-Lehmann) ÷ {}'s [{sure} % CI], paired in random blocks",
+                "typical run (Hodges-Lehmann) as a multiple of {}'s, with {sure} % CI; runs \
+                    paired in random blocks",
                 first.a
             );
             document.heading("Comparison", note);

@@ -67,8 +67,8 @@ impl Stamps {
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.get(..MAGIC.len()) != Some(&MAGIC) {
             return Err(format!(
-                "expected stamps of the TCG plugin, found {} bytes without its mark: QEMU did \
-                 not load the plugin (its standard error says why)",
+                "expected stamps of the TCG plugin, found {} bytes without the plugin's mark: \
+                    QEMU did not load the plugin (QEMU's standard error says why)",
                 bytes.len()
             ));
         }

@@ -138,7 +138,7 @@ impl CpuPages {
         let (Some(ts), Some(commit)) = (long(0, 8), long(head.commit as usize, head.commit_size))
         else {
             problems.push(format!(
-                "CPU {}: a page of {} bytes has no header",
+                "CPU {}: a page of {} bytes is too short for its header",
                 self.cpu,
                 page.len()
             ));
