@@ -33,15 +33,20 @@ fn target(subject: &str) -> Option<String> {
     }
     let name = subject.strip_prefix("child of ").unwrap_or(subject);
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_/:+@,#".contains(c);
-    let regex: String = name.chars().fold(String::new(), |mut regex, c| {
+    let mut regex: String = name.chars().fold(String::new(), |mut regex, c| {
         match c {
-            '*' => regex.push_str("[0-9]+"),
+            '*' => regex.push_str(".*"),
             c if plain(c) => regex.push(c),
             _ => regex.push('.'),
         }
         regex
     });
-    (!regex.is_empty()).then(|| format!("\"$(pgrep -d, -x '{regex}')\""))
+    // A thread's name has 15 characters at most, and pgrep takes no longer pattern.
+    if regex.len() > 15 {
+        regex.truncate(13);
+        regex.push_str(".*");
+    }
+    (!regex.is_empty()).then(|| format!("\"$(pgrep -w -d, -x '{regex}')\""))
 }
 
 #[cfg(test)]
@@ -64,8 +69,10 @@ mod tests {
     #[test]
     fn threads_of_a_name_are_found_by_it() {
         let (confirm, _) = of("io-*", "strace -f -p PID");
-        assert_eq!(confirm, "strace -f -p \"$(pgrep -d, -x 'io-[0-9]+')\"");
+        assert_eq!(confirm, "strace -f -p \"$(pgrep -w -d, -x 'io-.*')\"");
+        let (confirm, _) = of("rpc-request-handler-*", "strace -p PID");
+        assert_eq!(confirm, "strace -p \"$(pgrep -w -d, -x 'rpc-request-h.*')\"");
         let (confirm, _) = of("child of a'; b", "strace -p PID");
-        assert_eq!(confirm, "strace -p \"$(pgrep -d, -x 'a...b')\"");
+        assert_eq!(confirm, "strace -p \"$(pgrep -w -d, -x 'a...b')\"");
     }
 }

@@ -61,12 +61,12 @@ pub enum ExplainError {
     #[error("expected at least one trace file to explain, found none; name one, or record with `vmeter explain -- COMMAND`")]
     NoFile,
     /// No line or record of them was an event.
-    #[error("expected events of ftrace, perf, QEMU, xentrace or strace in {files}, found none in {unreadable} lines or records; `vmeter trace stat` shows what a file holds")]
+    #[error("expected events of ftrace, perf, QEMU, xentrace or strace in {files}, found none ({why}); `vmeter trace stat` shows what a file holds")]
     NoEvents {
         /// They.
         files: String,
-        /// What could not be understood.
-        unreadable: u64,
+        /// What is missing, or how much could not be understood.
+        why: String,
     },
     /// A name that no thread has.
     #[error("--comm {comm}: expected a name of threads in the trace; there are {names}")]
@@ -134,8 +134,11 @@ fn read(files: &[PathBuf], options: &Options) -> Result<Known, ExplainError> {
     }
     if sources.iter().all(|source| source.events == 0) {
         let files: Vec<&str> = sources.iter().map(|source| source.file.as_str()).collect();
-        let unreadable = sources.iter().map(|source| source.losses.unreadable).sum();
-        return Err(ExplainError::NoEvents { files: files.join(", "), unreadable });
+        let unreadable: u64 = sources.iter().map(|source| source.losses.unreadable).sum();
+        let missing = sources.iter().find_map(|source| source.losses.missing.first());
+        let lines = || format!("{unreadable} lines or records were not understood");
+        let why = missing.cloned().unwrap_or_else(lines);
+        return Err(ExplainError::NoEvents { files: files.join(", "), why });
     }
     Ok(Known { evidence, sources, clocks })
 }

@@ -322,3 +322,35 @@ fn who_is_handed_work_by_a_timer_and_asks_nobody_idles_beside_others() {
     // Which of the two asks, the trace does not tell: it may be a pause between requests.
     assert!(paced(&alone).is_some(), "{:#?}", alone.findings);
 }
+
+/// A server answers a client, and then waits in poll to the end of the trace, on a CPU on which a tool then
+/// writes.
+#[test]
+fn a_wait_that_does_not_end_is_blamed_on_nobody() {
+    let (server, client, tool) = ("server-10", "client-30", "tool-20");
+    let mut trace = Trace::new();
+    let sleep = |trace: &mut Trace, own: &str, call: &str, next: &str| {
+        trace.event(1, own, &format!("sys_enter: NR {call} (3, 1, ffff, 0, 0, 0)"));
+        trace.switch(1, own, "S", next);
+    };
+    for _ in 0..50 {
+        sleep(&mut trace, server, "7", client);
+        trace.event(1, client, "sys_enter: NR 1 (4, 0, 1, 0, 0, 0)");
+        trace.wake(2_000, client, server);
+        trace.event(1, client, "sys_exit: NR 1 = 1");
+        sleep(&mut trace, client, "0", server);
+        trace.event(1, server, "sys_exit: NR 7 = 1");
+        trace.event(1, server, "sys_enter: NR 1 (4, 0, 1, 0, 0, 0)");
+        trace.wake(2_000, server, client);
+        trace.event(1, server, "sys_exit: NR 1 = 1");
+    }
+    sleep(&mut trace, server, "7", client);
+    trace.event(1, client, "sys_exit: NR 0 = 1");
+    trace.event(300_000, client, "sys_enter: NR 0 (3, 0, 1, 0, 0, 0)");
+    trace.switch(1, client, "S", "swapper/0-0");
+    trace.switch(1, "swapper/0-0", "R", tool);
+    trace.event(900_000, tool, "sys_enter: NR 1 (1, 0, 2, 0, 0, 0)");
+    let result = trace.explain_comm("server");
+    let told = format!("{:#?}", result.findings);
+    assert!(told.contains("server") && !told.contains("tool"), "{told}");
+}

@@ -54,7 +54,12 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let named = view.comm().map(|_| view.is_named(group));
         let share = view.share(node.ticks);
         let because = match named {
-            Some(true) => "its name was given (--comm)".to_string(),
+            Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
+            Some(true) => {
+                "of a process whose thread's name was given (--comm), by its wake-ups, or \
+                started by it"
+                    .to_string()
+            }
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
             None if view.is_foreign(group) => continue,

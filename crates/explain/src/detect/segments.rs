@@ -207,7 +207,12 @@ impl PathSegment {
 
     /// Time without a CPU because of the host's other load.
     pub fn load(&self) -> u64 {
-        self.ticks(|_, state| state == Frame::NoCpu && self.no_cpu == NoCpu::HostLoad)
+        self.ticks(|_, state| self.is_crowd(state))
+    }
+
+    /// True for that state.
+    pub fn is_crowd(&self, state: Frame) -> bool {
+        state == Frame::NoCpu && self.no_cpu == NoCpu::HostLoad
     }
 
     /// Ticks without a CPU by who had it.

@@ -1,9 +1,10 @@
 //! A path as steps and as links of a chain, each with its figures.
 
 use super::cause::Cause;
+use super::end::End;
 use super::path::{Edge, Path};
 use crate::detect::growth::calls_grow;
-use crate::detect::segments::{Doing, NoCpu, PathSegment, Sum};
+use crate::detect::segments::{Doing, PathSegment, Sum};
 use crate::detect::{is_grace, View};
 use crate::evidence::tree::Frame;
 use crate::result::{Link, Step};
@@ -18,12 +19,17 @@ impl Cause<'_> {
         let whole = path.levels.first().map_or(1, own).max(1);
         let steps = path.levels.iter().enumerate().filter_map(|(at, level)| {
             let next = path.levels.get(at + 1).and_then(|next| next.who).map(Frame::Waker);
-            let mut parts = PathSegment::sorted(&level.parts).into_iter();
-            let ((call, state), sum) = parts.find(|((_, s), _)| next.is_none_or(|n| *s == n))?;
+            let parts = PathSegment::sorted(&level.parts);
+            let shown = |state: Frame| match next {
+                Some(next) => state == next,
+                None => self.ending.end == End::HostLoad || !level.is_crowd(state),
+            };
+            let part = parts.iter().find(|((_, state), _)| shown(*state));
+            let ((call, state), sum) = *part.or(parts.first().filter(|_| next.is_none()))?;
             // It waits for the next in several calls.
             let ticks = match (at, next) {
                 (0, Some(next)) => level.ticks(|_, state| state == next),
-                (0, None) => sum.ticks,
+                (_, None) => self.end_ticks(at, level, sum),
                 _ => level.all.ticks,
             };
             let inside = call.map_or(String::new(), |call| format!(" {}", view.frame(call)));
@@ -44,12 +50,25 @@ impl Cause<'_> {
         steps.collect()
     }
 
+    /// How much of the last level's time its end has.
+    fn end_ticks(&self, at: usize, level: &PathSegment, part: Sum) -> u64 {
+        match self.ending.end {
+            End::Cpu(rival) => {
+                let has = level.preempters.iter().filter(|((who, _), _)| *who == rival);
+                crate::sum(has.map(|(_, sum)| sum.ticks)).min(level.all.ticks)
+            }
+            _ if at == 0 => part.ticks,
+            // All of a call is for what the kernel does in it.
+            _ if at == self.path.doer => self.ending.ticks.max(part.ticks).min(level.all.ticks),
+            _ => level.all.ticks,
+        }
+    }
+
     /// The end in a few words, where the state itself does not say it.
     fn brief_end(&self) -> Option<String> {
-        use super::end::End;
         match self.ending.end {
             End::Cpu(rival) => Some(format!("no CPU: {} has it", self.view.threads(rival))),
-            End::Quota => Some("no CPU: throttled by its quota".into()),
+            End::Quota => Some("without a CPU: its quota throttles it".into()),
             _ => None,
         }
     }
@@ -101,7 +120,6 @@ impl Cause<'_> {
 
     /// The thread whose profile would show the cause; none of the kernel's.
     pub fn culprit(&self) -> Option<String> {
-        use super::end::End;
         let groups = &self.view.evidence.groups;
         let who = match self.ending.end {
             End::Cpu(rival) => Some(rival),
@@ -204,7 +222,7 @@ fn on_each(view: &View<'_>, doing: Option<Frame>) -> String {
 /// What a level does, by its calls.
 fn calls(view: &View<'_>, level: &PathSegment) -> Vec<String> {
     // Time that the host's other load had the CPU is left out.
-    let crowd = |state: Frame| state == Frame::NoCpu && level.no_cpu == NoCpu::HostLoad;
+    let crowd = |state: Frame| level.is_crowd(state);
     let noise = level.ticks(|_, state| crowd(state));
     let whole = level.all.ticks.saturating_sub(noise).max(1);
     let mut parts: Vec<(Doing, Sum)> = PathSegment::sorted(&level.parts);

@@ -131,6 +131,9 @@ pub fn diagnosed(view: &View<'_>) -> (Vec<Finding>, bool) {
     (findings, idles)
 }
 
+/// Of threads that were there for less, s, there is nothing to save.
+const LEAST: f64 = 1e-3;
+
 fn all(view: &View<'_>) -> Vec<Diagnosed> {
     let mut told: Vec<Diagnosed> = Vec::new();
     for root in subjects::subjects(view) {
@@ -165,6 +168,9 @@ fn all(view: &View<'_>) -> Vec<Diagnosed> {
 
 fn tell(view: &View<'_>, path: &Path) -> Option<Diagnosed> {
     let root = path.root;
+    if root.life().is_some() && view.seconds(path.total()).is_some_and(|s| s < LEAST) {
+        return None;
+    }
     let ending = ending(view, path);
     let cause = Cause::of(view, path, ending);
     let recorder = |who: GroupId| records(view.evidence.groups.name(who));

@@ -276,7 +276,7 @@ impl Collector<'_> {
         let by_design = || call.is_none_or(|call| self.merge.traits(call).has(Traits::LIGHT));
         let light = ended.sleep == Sleep::Light && by_design();
         let timer = self.moment.context == Context::Hardirq && light;
-        let asleep = ended.state == State::Blocked;
+        let asleep = ended.state == State::Blocked && !self.over;
         let waker = asleep.then(|| self.waker(ended.waker, (tid, call)));
         let waker = match waker.unwrap_or(Waker::Unknown) {
             Waker::Interrupt if timer => Waker::Timer,

@@ -156,7 +156,7 @@ impl Gather {
         *last = moment.stamp.max(*last);
         let Moment { stamp, cpu, tid, context, .. } = *moment;
         let at = At { ts: stamp, cpu, tid, context };
-        walk.add(&at, moment.op, &mut Collector { evidence, moment, merge });
+        walk.add(&at, moment.op, &mut Collector { evidence, moment, merge, over: false });
     }
 
     /// Closes the books.
@@ -175,7 +175,7 @@ impl Gather {
                 op: Op::Other,
             };
             let evidence = &mut evidence;
-            Collector { evidence, moment: &moment, merge }.finish(&mut walk);
+            Collector { evidence, moment: &moment, merge, over: true }.finish(&mut walk);
             evidence.seen.insert(file, walk.seen);
             if walk.overwritten() {
                 evidence.drop_implausible(file, merge.common(file, walk.complete()));
@@ -228,6 +228,8 @@ struct Collector<'a> {
     evidence: &'a mut Evidence,
     moment: &'a Moment,
     merge: &'a Merge,
+    /// The file is over: what still waits was woken by nobody.
+    over: bool,
 }
 
 impl Visitor for Collector<'_> {
