@@ -356,7 +356,7 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let slots = if layout.scale < 1.0 {
         format!(
             "vmeter multiplies the size of each slot larger than 32 MiB by {:.3}: all slots \
-                together may use at most {} MiB, but at full size they would need {}",
+                together may use at most {} MiB, but at full size they would need {} MiB",
             layout.scale,
             mib(begun.budget_bytes),
             mib(begun.asked.layout().bytes())

@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_p_that_is_short_of_the_totals_level_says_so() {
-        assert!(short_of(Some(0.045)).contains("significant at p < 0.015"));
+        assert!(short_of(Some(0.045)).contains("significant only at p < 0.015"));
         assert!(!short_of(Some(0.2)).contains("significant"));
         assert_eq!(short_of(None), "");
     }
