@@ -85,7 +85,7 @@ impl<'a> FindingsReport<'a> {
             Column::name("finding"),
             Column::number("saves", 0),
             Column { shrinks_to: Some(16), ..Column::text("where", 0) }.meaning(
-                "where the time is saved: in a part of the boot, in the whole boot, or in the \
+                "the time is saved in a part of the boot, in the whole boot, or in the \
                     VMM's CPU time",
             ),
             Column::number("p", 0),
