@@ -60,8 +60,8 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "with {}, {reason}; in {passes} passes the recommended trackers do not differ \
-                significantly",
+            "with {}, {reason}; the recommended trackers do not differ significantly from each \
+                other, measured over {passes} passes",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
@@ -206,7 +206,7 @@ mod tests {
         assert!(!advice.trackers.contains(&TrackerKind::Ring));
         assert!(advice
             .reason
-            .contains("4 passes the recommended trackers do not differ significantly"));
+            .contains("do not differ significantly from each other, measured over 4 passes"));
         // One pass tells nothing.
         let advice = advised([1e3, 50e3, 900e6], 0.05, 1, &mut rng);
         assert_eq!((advice.trackers.len(), advice.strategies.len()), (3, 3));

@@ -30,13 +30,18 @@ impl CommFilter {
         let is_called = |group: &GroupId| names.iter().any(|name| fits(view, *group, name));
         let called: BTreeSet<GroupId> = groups.all().filter(is_called).collect();
         let mut own = called.clone();
+        // Other programs have threads of the same names: who belongs to whom goes by the thread.
+        let mut threads = threads_of(view, &own);
         let mut grows = !own.is_empty();
         while grows {
-            let before = own.len();
-            own.extend(share_memory(view, &own));
-            let more: Vec<GroupId> = started_by(view, &own).chain(groups.once_of(&own)).collect();
+            let before = (own.len(), threads.len());
+            threads.extend(share_memory(view, &threads));
+            own.extend(threads.iter().filter_map(|thread| groups.group_of(*thread)));
+            let more: BTreeSet<GroupId> =
+                started_by(view, &own).chain(groups.once_of(&own)).collect();
+            threads.extend(threads_of(view, &more));
             own.extend(more);
-            grows = own.len() > before;
+            grows = (own.len(), threads.len()) > before;
         }
         let makers = own.iter().filter_map(|group| evidence.maker(*group)).collect();
         let mut near: BTreeSet<GroupId> = started_by(view, &makers).collect();
@@ -65,17 +70,28 @@ fn started_by<'a>(
     evidence.groups.all().filter(made)
 }
 
+/// The threads of some names that wake others or are woken.
+fn threads_of(view: &View<'_>, names: &BTreeSet<GroupId>) -> BTreeSet<Tid> {
+    let groups = &view.evidence.groups;
+    let pairs = view.evidence.wakes.keys().flat_map(|(by, woken)| [*by, *woken]);
+    pairs.filter(|tid| groups.group_of(*tid).is_some_and(|own| names.contains(&own))).collect()
+}
+
 /// Who wakes those, or is woken by them, in a futex: the threads of their processes.
-fn share_memory(view: &View<'_>, own: &BTreeSet<GroupId>) -> Vec<GroupId> {
+fn share_memory(view: &View<'_>, own: &BTreeSet<Tid>) -> Vec<Tid> {
     let futex = |call: Sym| view.name(call).starts_with("futex");
-    let pairs = view.evidence.ledger.wakes.iter();
-    let pairs = pairs.filter(|((_, call, _), all)| all.wakes >= SHARED && call.is_some_and(futex));
-    let other =
-        pairs.filter_map(|((by, _, woken), _)| match (own.contains(by), own.contains(woken)) {
-            (true, false) => Some(*woken),
-            (false, true) => Some(*by),
-            _ => None,
-        });
+    let calls = view.evidence.ledger.wakes.iter();
+    let calls = calls.filter(|((_, call, _), all)| all.wakes >= SHARED && call.is_some_and(futex));
+    let names: BTreeSet<(GroupId, GroupId)> = calls.map(|((by, _, who), _)| (*by, *who)).collect();
+    let group = |tid: &Tid| view.evidence.groups.group_of(*tid);
+    let pairs = view.evidence.wakes.keys().filter(|(by, woken)| {
+        group(by).zip(group(woken)).is_some_and(|names_of| names.contains(&names_of))
+    });
+    let other = pairs.filter_map(|(by, woken)| match (own.contains(by), own.contains(woken)) {
+        (true, false) => Some(*woken),
+        (false, true) => Some(*by),
+        _ => None,
+    });
     other.collect()
 }
 
