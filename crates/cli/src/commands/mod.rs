@@ -86,7 +86,7 @@ commands! {
     Memory(memory::Memory),
     /// Compare the cost of methods that track a guest's dirty pages.
     Dirty(dirty::Dirty),
-    /// Measure duration and downtime of live migrations at several dirty rates.
+    /// Measure live migrations: duration and downtime by dirty rate.
     Migrate(migrate::Migrate),
     /// Measure the cost of setting up MSI-X interrupt vectors.
     Irq(irq::Irq),
