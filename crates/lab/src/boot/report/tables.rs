@@ -28,7 +28,7 @@ fn own(own: &Estimate, whole: &Estimate) -> Quantity {
     let width = |estimate: &Estimate| estimate.ci95[1] - estimate.ci95[0];
     let half = width(own).min(width(whole)) / 2.0;
     let ci95 = [own.mean - half, own.mean + half];
-    Quantity::duration(&Estimate { ci95, ..own.clone() }).without_interval()
+    Quantity::duration(&Estimate { ci95, ..*own }).without_interval()
 }
 
 impl Extra {
