@@ -1,5 +1,6 @@
 //! Commands that can be pasted: with the thread's number or name, and without words of advice.
 
+use crate::detect::comm_filter::LONGEST;
 use crate::detect::Candidate;
 
 /// The command that confirms, and what to change with the words of advice that were beside it.
@@ -41,9 +42,9 @@ fn target(subject: &str) -> Option<String> {
         }
         regex
     });
-    // A thread's name has 15 characters at most, and pgrep takes no longer pattern.
-    if regex.len() > 15 {
-        regex.truncate(13);
+    // pgrep takes no pattern that is longer than a name can be.
+    if regex.len() > LONGEST {
+        regex.truncate(LONGEST - 2);
         regex.push_str(".*");
     }
     (!regex.is_empty()).then(|| format!("\"$(pgrep -w -d, -x '{regex}')\""))

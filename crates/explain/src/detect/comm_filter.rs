@@ -6,7 +6,7 @@ use crate::moment::{Sym, Tid};
 use std::collections::BTreeSet;
 
 /// Longest name that the kernel keeps of a thread, bytes.
-const LONGEST: usize = 15;
+pub const LONGEST: usize = 15;
 /// Wake-ups in a futex from which two are threads of one process: they have its memory in common.
 const SHARED: u64 = 3;
 

@@ -6,7 +6,7 @@
 
 mod blame_tree;
 mod busy;
-mod comm_filter;
+pub mod comm_filter;
 mod contrast;
 mod device_model;
 mod exits;
