@@ -32,7 +32,10 @@ pub(crate) fn find(whose: Whose, more: &[PathBuf]) -> Vec<PathBuf> {
         }
     };
     let all = places(more).into_iter().flat_map(|place| entries(&place).collect::<Vec<_>>());
-    all.filter(named).filter(|path| !is_held(path)).collect()
+    // A process that is being killed closes its files one by one, its guard's socket before the
+    // lock: a lock says nothing of one that is known to be gone.
+    let held = |path: &PathBuf| matches!(whose, Whose::Nobody) && is_held(path);
+    all.filter(named).filter(|path| !held(path)).collect()
 }
 
 /// Removes it, whatever it is; a link itself, not what it leads to.

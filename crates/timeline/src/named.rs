@@ -115,7 +115,9 @@ mod tests {
             assert!(error.contains(says), "{wrong}: {error}");
         }
         let two = ["a=x".to_owned(), "a=y".to_owned()];
-        assert!(NamedMark::parse_all(&two).is_err_and(|e| e.contains("two of this name")));
+        assert!(
+            NamedMark::parse_all(&two).is_err_and(|e| e.contains("another --mark has this name"))
+        );
         let many: Vec<String> = (0..=MOST_MARKS).map(|n| format!("m{n}=x")).collect();
         assert!(NamedMark::parse_all(&many).is_err());
     }
