@@ -176,8 +176,8 @@ const SCREENS: &[Screen] = &[
             ("until", "End at userspace, systemd-ready or line:REGEX"),
             (
                 "follow",
-                "Print the guest's log lines as they appear: after the report, or with \
-                --until before it",
+                "After the report, print new lines of the guest's log at once; with --until, \
+                    print the lines first and the report last",
             ),
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),

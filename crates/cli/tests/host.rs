@@ -22,3 +22,6 @@ mod shim;
 mod signals;
 #[path = "slurm.rs"]
 mod slurm;
+
+/// Boots are timed here, so each has the host for itself.
+const BOOTS_ALONE: bool = true;

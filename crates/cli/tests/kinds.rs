@@ -8,7 +8,7 @@ use crate::repository;
 use common::{finished, has_qemu, signal, text, Lab, Ran};
 use repository::{build, mock_guest, repository};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -179,17 +179,31 @@ fn is_compared_and_merged(lab: &Lab, kind: &'static str, dir: &Path) {
     }
 }
 
-#[test]
-fn every_kind_goes_through_everything_that_sessions_do() {
-    for kind in KINDS.iter().map(|kind| kind.kind()) {
-        let lab = Lab::new();
-        let Some(arguments) = arguments(kind, &lab) else { continue };
-        let dir = lab.path("session");
-        let live = lives_through_a_kill(&lab, kind, &arguments, &dir);
-        is_shown(&lab, kind, &dir, live);
-        is_compared_and_merged(&lab, kind, &dir);
-    }
+fn goes_through_everything_that_sessions_do(kind: &'static str) {
+    let lab = Lab::new();
+    let Some(arguments) = arguments(kind, &lab) else { return };
+    let dir = lab.path("session");
+    let live = lives_through_a_kill(&lab, kind, &arguments, &dir);
+    is_shown(&lab, kind, &dir, live);
+    is_compared_and_merged(&lab, kind, &dir);
 }
+
+macro_rules! kinds {
+    ($($kind:ident)*) => {
+        $(#[test]
+        fn $kind() {
+            goes_through_everything_that_sessions_do(stringify!($kind));
+        })*
+
+        #[test]
+        fn every_kind_is_tested() {
+            let all: BTreeSet<&str> = KINDS.iter().map(|kind| kind.kind()).collect();
+            assert_eq!(all, BTreeSet::from([$(stringify!($kind)),*]));
+        }
+    };
+}
+
+kinds! { boot bench sweep range findings tune look next restore memory dirty irq migrate }
 
 #[test]
 fn two_shards_are_one_whole() {

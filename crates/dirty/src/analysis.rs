@@ -355,7 +355,7 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "vmeter multiplies the size of each slot larger than 32 MiB by {:.3}: all slots \
+            "vmeter shrinks each slot that has more than 32 MiB to {:.3} of its size: all slots \
                 together may use at most {} MiB, but at full size they would need {} MiB",
             layout.scale,
             mib(begun.budget_bytes),

@@ -82,8 +82,8 @@ impl Ends {
         let known = !a.1.to.is_empty() && !b.1.to.is_empty();
         (known && a.1.to != b.1.to).then(|| {
             format!(
-                "vmeter measured {} to its {}, but {} to its {}: to make them comparable, give \
-                    both the same ready point with --until",
+                "vmeter measured {} up to its {}, and measured {} up to its {}: to make the \
+                    times comparable, give both the same ready point with --until",
                 a.0,
                 words(a.1),
                 b.0,

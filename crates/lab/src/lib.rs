@@ -13,6 +13,7 @@ pub mod booter;
 mod boots;
 mod compare;
 pub mod counting;
+pub mod diet;
 pub mod diff;
 pub mod doctor;
 mod ends;

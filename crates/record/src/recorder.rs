@@ -247,7 +247,7 @@ impl<'a> Saved<'a> {
         });
         let raw = known.map_err(SourceError::Other)?;
         raw.downcast().map_err(|_| {
-            SourceError::Other(format!("source {} has a name that two recorders share", R::NAME))
+            SourceError::Other(format!("source {}: two recorders have this name", R::NAME))
         })
     }
 }

@@ -520,7 +520,7 @@ fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {
         seconds: exit.total_ns as f64 / 1e9,
         asked: exit.asked.as_ref().map_or_else(String::new, |asked| {
             format!(
-                ": {} asked {}, so the output does not come from a guest",
+                ": {} is a client of {}, so the output does not come from a guest",
                 asked.who, asked.whom
             )
         }),

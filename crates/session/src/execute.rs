@@ -199,8 +199,9 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         ));
     }
     Err(host(format!(
-        "run {index}: something stopped vmeter in each of {} tries. The earlier runs are saved: \
-            continue with --resume {}, and do not stop vmeter",
+        "run {index}: something suspended vmeter (Ctrl-Z, SIGSTOP, a freeze) in each of {} \
+            tries. The earlier runs are saved: continue with --resume {}, and do not suspend \
+            vmeter",
         REPEATS + 1,
         session.dir.display()
     )))

@@ -223,8 +223,8 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         }
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
-            "user space: vmeter saw no init step, no program's line, and no process that ran \
-             alone there (processes that overlap others are listed beside the tree)"
+            "user space: vmeter saw no init step, no console line of a program, and no process \
+                that ran alone there (processes that overlap others are listed beside the tree)"
         }
         Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {

@@ -1,9 +1,9 @@
 //! From what is asked for to a `.config` that the sources took.
 
-use super::drop::{self, Verdict};
+use super::drop::{self, Change, Plan, Selectors};
 use super::lines::{Line, DEBIAN, MINIMAL};
 use super::make::MAKE;
-use super::{BuildOptions, Config};
+use super::{BuildOptions, Config, Cut};
 use crate::error::{At, Error, Result};
 use crate::kernel;
 use std::collections::BTreeMap;
@@ -14,21 +14,17 @@ use std::path::Path;
 /// `Documentation/kbuild/kconfig.rst`).
 const ALLCONFIG: &str = "KCONFIG_ALLCONFIG";
 
-/// The configuration as Kconfig has completed it, without a release of its own, and what became
-/// of measured initcalls. `work` is an empty folder.
-pub(super) fn make(
-    options: &BuildOptions,
-    source: &Path,
-    work: &Path,
-) -> Result<(String, Vec<Verdict>)> {
-    let (text, verdicts) = match options.config {
-        Config::Minimal => (minimal(source, work)?, Vec::new()),
-        Config::Debian => (debian(options, source, work, &[])?, Vec::new()),
+/// The configuration as Kconfig has completed it, without a release of its own, and what it
+/// changes by measured initcalls. `work` is an empty folder.
+pub(super) fn make(options: &BuildOptions, source: &Path, work: &Path) -> Result<(String, Cut)> {
+    let (text, cut) = match options.config {
+        Config::Minimal => (minimal(source, work)?, Cut::default()),
+        Config::Debian => (debian(options, source, work, &[])?, Cut::default()),
         Config::Custom => custom(options, source, work)?,
     };
     let whole: Vec<&str> =
         text.lines().filter(|line| !line.starts_with("CONFIG_LOCALVERSION=")).collect();
-    Ok((whole.join("\n") + "\n", verdicts))
+    Ok((whole.join("\n") + "\n", cut))
 }
 
 /// The same with the release's last part.
@@ -46,8 +42,13 @@ fn minimal(source: &Path, work: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Debian's configuration less what is in `off`.
-fn debian(options: &BuildOptions, source: &Path, work: &Path, off: &[String]) -> Result<String> {
+/// Debian's configuration with these changes.
+fn debian(
+    options: &BuildOptions,
+    source: &Path,
+    work: &Path,
+    changes: &[Change],
+) -> Result<String> {
     let kernel = kernel::list_in(&options.cache).pop().ok_or(Error::NoModules)?;
     let base = kernel.config.ok_or(Error::NoKernel {
         package: kernel.vmlinuz,
@@ -56,7 +57,7 @@ fn debian(options: &BuildOptions, source: &Path, work: &Path, off: &[String]) ->
     let mut text = fs::read_to_string(&base).at(&base)?;
     // The last of several lines wins.
     text.extend(DEBIAN.iter().map(written));
-    text.extend(off.iter().map(|option| format!("# CONFIG_{option} is not set\n")));
+    text.extend(changes.iter().map(Change::line));
     let file = work.join(".config");
     fs::write(&file, text).at(&file)?;
     run(source, work, None, "olddefconfig")?;
@@ -66,13 +67,23 @@ fn debian(options: &BuildOptions, source: &Path, work: &Path, off: &[String]) ->
     Ok(text)
 }
 
-fn custom(options: &BuildOptions, source: &Path, work: &Path) -> Result<(String, Vec<Verdict>)> {
+/// How often what Kconfig kept is tried again with what selects it.
+const ROUNDS: usize = 8;
+
+fn custom(options: &BuildOptions, source: &Path, work: &Path) -> Result<(String, Cut)> {
     let before = debian(options, source, work, &[])?;
-    let mut verdicts = drop::verdicts(source, &values(&before), &options.initcalls)?;
-    let off: Vec<String> = drop::options(&verdicts);
-    let text = debian(options, source, work, &off)?;
-    drop::note_kept(&mut verdicts, &values(&text));
-    Ok((text, verdicts))
+    let (initcalls, kept) = ((&options.initcalls[..], options.long_s), &options.kept);
+    let mut plan = Plan::new(drop::verdicts(source, &values(&before), initcalls, kept));
+    let selectors = Selectors::of(source);
+    for _ in 0..ROUNDS {
+        let text = debian(options, source, work, &plan.changes())?;
+        if !plan.widen(&values(&text), &selectors, kept) {
+            break;
+        }
+    }
+    // Without what Kconfig did not take.
+    let text = debian(options, source, work, &plan.changes())?;
+    Ok((text, Cut { changes: plan.changes(), verdicts: plan.verdicts }))
 }
 
 /// Options that are on, with their values.

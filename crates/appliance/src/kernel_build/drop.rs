@@ -1,13 +1,13 @@
-//! What a custom kernel leaves out: options whose initcalls took long in a boot that was
+//! What a custom kernel changes: options whose initcalls took long in a boot that was
 //! measured, and that nothing needs.
 //!
 //! An initcall's function is found in the sources, its file's object in the folder's Makefile,
 //! and the object's option there (Linux `Documentation/kbuild/makefiles.rst`). What is found
-//! otherwise, or not at all, is left in.
+//! otherwise, or not at all, is left in. Kconfig keeps an option that another one selects: those
+//! that select it go as well, unless the guest needs one of them.
 
-use super::lines::{MINIMAL, NEEDED};
-use crate::error::Result;
-use std::collections::BTreeMap;
+use super::lines::{INSTEAD, MINIMAL, NEEDED};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -27,14 +27,40 @@ pub struct Verdict {
     pub initcall: Initcall,
     /// The option that it comes with, without `CONFIG_`.
     pub option: Option<String>,
-    /// True if the option is left out.
+    /// True if the option is left out, or set as [`INSTEAD`] has it.
     pub dropped: bool,
     /// Why, if it is not.
     pub why: String,
 }
 
+/// An option with a value of its own in a custom kernel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    /// Without `CONFIG_`.
+    pub option: String,
+    /// `y` or `n`.
+    pub value: &'static str,
+}
+
+impl Change {
+    /// As a line of a `.config`.
+    pub fn line(&self) -> String {
+        match self.value {
+            "n" => format!("# CONFIG_{} is not set\n", self.option),
+            value => format!("CONFIG_{}={value}\n", self.option),
+        }
+    }
+
+    fn off(option: &str) -> Self {
+        Change { option: option.into(), value: "n" }
+    }
+}
+
+/// Options that stay, each with its reason.
+pub type Kept = BTreeMap<String, String>;
+
 /// Initcalls shorter than this are not worth a configuration of one's own, s.
-const LONG: f64 = 0.001;
+pub const LONG_S: f64 = 0.001;
 
 /// Folders of the sources that hold what x86 builds in.
 const FOLDERS: [&str; 16] = [
@@ -44,58 +70,182 @@ const FOLDERS: [&str; 16] = [
 /// A larger file is none of C.
 const MAX_FILE: u64 = 4 << 20;
 
-/// What is to become of each initcall that took long.
+/// What is to become of each initcall, the longest first. One of less than `long_s` stays.
 pub(super) fn verdicts(
     source: &Path,
     base: &BTreeMap<&str, &str>,
-    initcalls: &[Initcall],
-) -> Result<Vec<Verdict>> {
-    let mut long: Vec<&Initcall> = initcalls.iter().filter(|i| i.seconds > LONG).collect();
-    long.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    let wanted: Vec<&str> = long.iter().map(|i| i.function.as_str()).collect();
+    (initcalls, long_s): (&[Initcall], f64),
+    kept: &Kept,
+) -> Vec<Verdict> {
+    let mut all: Vec<&Initcall> = initcalls.iter().collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let wanted: Vec<&str> = all.iter().map(|i| i.function.as_str()).collect();
     let files = files_of(source, &wanted);
     let verdict = |initcall: &&Initcall| {
-        let option = files.get(&initcall.function).and_then(|file| option_of(source, file));
+        let instead = INSTEAD.iter().find(|(function, _)| *function == initcall.function);
+        let option = match instead {
+            Some((_, line)) => Some(line.option.to_owned()),
+            None => files.get(&initcall.function).and_then(|file| option_of(source, file)),
+        };
         let why = match &option {
+            _ if initcall.seconds < long_s => SHORT.to_owned(),
             None => "no option of its own was found".to_owned(),
-            Some(option) => match needed(option) {
-                Some(why) => format!("needed: {why}"),
-                None if base.get(option.as_str()) != Some(&"y") => "not built in".to_owned(),
-                None => String::new(),
+            Some(option) => match (needed(option, kept), instead) {
+                (Some(why), _) => format!("needed: {why}"),
+                (None, None) if base.get(option.as_str()) != Some(&"y") => "not built in".into(),
+                (None, _) => String::new(),
             },
         };
         let initcall = (*initcall).clone();
         Verdict { initcall, dropped: why.is_empty(), option, why }
     };
-    Ok(long.iter().map(verdict).collect())
+    all.iter().map(verdict).collect()
 }
 
-/// The options to be left out.
-pub(super) fn options(verdicts: &[Verdict]) -> Vec<String> {
-    let dropped = verdicts.iter().filter(|verdict| verdict.dropped);
-    let mut options: Vec<String> = dropped.filter_map(|verdict| verdict.option.clone()).collect();
-    options.sort();
-    options.dedup();
-    options
+/// Why most initcalls stay.
+const SHORT: &str = "short";
+
+/// What is left out of a kernel, as far as Kconfig is known to take it.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub verdicts: Vec<Verdict>,
+    /// What has to go as well, by the option that it selects.
+    above: BTreeMap<String, Vec<String>>,
 }
 
-/// Notes what Kconfig has kept all the same.
-pub(super) fn note_kept(verdicts: &mut [Verdict], values: &BTreeMap<&str, &str>) {
-    for verdict in verdicts.iter_mut().filter(|verdict| verdict.dropped) {
-        let option = verdict.option.as_deref().unwrap_or_default();
-        if values.get(option) == Some(&"y") {
-            verdict.dropped = false;
-            verdict.why =
-                "vmeter cannot drop this option: either another option selects it, or Kconfig \
-                    has no switch for it"
-                    .into();
+impl Plan {
+    pub(super) fn new(verdicts: Vec<Verdict>) -> Self {
+        Plan { verdicts, above: BTreeMap::new() }
+    }
+
+    /// All options that are changed.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for verdict in self.verdicts.iter().filter(|verdict| verdict.dropped) {
+            let Some(option) = &verdict.option else { continue };
+            changes.push(Change { option: option.clone(), value: wanted(option) });
+            changes.extend(self.above.get(option).into_iter().flatten().map(|o| Change::off(o)));
         }
+        changes.sort();
+        changes.dedup();
+        changes
+    }
+
+    /// Notes which changes Kconfig did not take; true if there is something else to try for one.
+    pub(super) fn widen(
+        &mut self,
+        values: &BTreeMap<&str, &str>,
+        selectors: &Selectors,
+        kept: &Kept,
+    ) -> bool {
+        let mut tries = false;
+        for verdict in self.verdicts.iter_mut().filter(|verdict| verdict.dropped) {
+            let Some(option) = verdict.option.clone() else { continue };
+            let is_on = values.get(option.as_str()) == Some(&"y");
+            if is_on == (wanted(&option) == "y") {
+                continue;
+            }
+            let above = match wanted(&option) {
+                "n" => selectors.above(&option, values, kept),
+                _ => Ok(Vec::new()),
+            };
+            let known = self.above.entry(option).or_default();
+            match above {
+                Ok(above) if above.iter().any(|option| !known.contains(option)) => {
+                    known.extend(above);
+                    tries = true;
+                    continue;
+                }
+                Ok(_) => verdict.why = "Kconfig has no switch for it".into(),
+                Err(why) => verdict.why = why,
+            }
+            verdict.dropped = false;
+        }
+        tries
     }
 }
 
-fn needed(option: &str) -> Option<&'static str> {
+fn wanted(option: &str) -> &'static str {
+    INSTEAD.iter().find(|(_, line)| line.option == option).map_or("n", |(_, line)| line.value)
+}
+
+/// The options that select each option, from all Kconfig files of the sources.
+#[derive(Debug, Default)]
+pub(super) struct Selectors(BTreeMap<String, BTreeSet<String>>);
+
+impl Selectors {
+    pub(super) fn of(source: &Path) -> Self {
+        let mut found = Selectors::default();
+        let mut folders = vec![source.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                let elsewhere = folder.ends_with("arch") && name != "x86";
+                if kind.is_dir() && !elsewhere {
+                    folders.push(path);
+                } else if kind.is_file()
+                    && name.starts_with("Kconfig")
+                    && entry.metadata().is_ok_and(|m| m.len() <= MAX_FILE)
+                {
+                    found.read(&String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()));
+                }
+            }
+        }
+        found
+    }
+
+    /// Reads a Kconfig file (Linux `Documentation/kbuild/kconfig-language.rst`).
+    fn read(&mut self, text: &str) {
+        let mut current = "";
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match (words.next(), words.next()) {
+                (Some("config" | "menuconfig"), Some(name)) => current = name,
+                (Some("select"), Some(selected)) if !current.is_empty() => {
+                    self.0.entry(selected.into()).or_default().insert(current.into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What has to go so that an option can; none if something needed keeps it, with the reason.
+    fn above(
+        &self,
+        option: &str,
+        values: &BTreeMap<&str, &str>,
+        kept: &Kept,
+    ) -> Result<Vec<String>, String> {
+        let (mut all, mut left) = (Vec::new(), vec![option.to_owned()]);
+        while let Some(option) = left.pop() {
+            for selector in self.0.get(&option).into_iter().flatten() {
+                let is_on = values.get(selector.as_str()).is_some_and(|value| *value == "y");
+                if !is_on || all.contains(selector) {
+                    continue;
+                }
+                if let Some(why) = needed(selector, kept) {
+                    return Err(format!("{selector} selects it, which is needed: {why}"));
+                }
+                if all.len() >= MOST_ABOVE {
+                    return Err(format!("more than {MOST_ABOVE} options select it"));
+                }
+                all.push(selector.clone());
+                left.push(selector.clone());
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// An option that so many others select is a library of the kernel.
+const MOST_ABOVE: usize = 12;
+
+fn needed<'k>(option: &str, kept: &'k Kept) -> Option<&'k str> {
     let minimal = MINIMAL.iter().find(|line| line.option == option).map(|line| line.why);
-    minimal.or_else(|| NEEDED.iter().find(|(name, _)| *name == option).map(|(_, why)| *why))
+    let fixed = || NEEDED.iter().find(|(name, _)| *name == option).map(|(_, why)| *why);
+    kept.get(option).map(String::as_str).or(minimal).or_else(fixed)
 }
 
 /// The files in which these functions are made initcalls.
@@ -243,25 +393,81 @@ obj-$(CONFIG_USB) += usb/
         assert_eq!(made_here(text, &all), ["a_init", "b_driver_init", "d_init", "e"]);
     }
 
-    #[test]
-    fn what_is_needed_or_selected_stays() {
+    fn sources(files: &[(&str, &str)]) -> tempfile::TempDir {
         let source = tempfile::tempdir().expect("a folder");
-        let folder = source.path().join("drivers/x");
-        fs::create_dir_all(&folder).expect("folders");
-        fs::write(folder.join("Makefile"), "obj-$(CONFIG_X) += x.o\nobj-$(CONFIG_ACPI) += y.o\n")
-            .expect("a file");
-        fs::write(folder.join("x.c"), "module_init(x_init);\n").expect("a file");
-        fs::write(folder.join("y.c"), "subsys_initcall(y_init);\n").expect("a file");
-        let initcall = |function: &str, seconds| Initcall { function: function.into(), seconds };
-        let measured =
-            [initcall("x_init", 0.004), initcall("y_init", 0.2), initcall("short", 0.0009)];
+        for (name, text) in files {
+            let path = source.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, text).expect("a file");
+        }
+        source
+    }
+
+    fn measured(all: &[(&str, f64)]) -> Vec<Initcall> {
+        let initcall = |(function, seconds): &(&str, f64)| Initcall {
+            function: (*function).into(),
+            seconds: *seconds,
+        };
+        all.iter().map(initcall).collect()
+    }
+
+    #[test]
+    fn what_is_needed_stays() {
+        let source = sources(&[
+            ("drivers/x/Makefile", "obj-$(CONFIG_X) += x.o\nobj-$(CONFIG_ACPI) += y.o\n"),
+            ("drivers/x/x.c", "module_init(x_init);\n"),
+            ("drivers/x/y.c", "subsys_initcall(y_init);\n"),
+        ]);
+        let measured = measured(&[
+            ("x_init", 0.004),
+            ("y_init", 0.2),
+            ("crypto_algapi_init", 0.1),
+            ("short", 0.0009),
+        ]);
         let base = BTreeMap::from([("X", "y"), ("ACPI", "y")]);
-        let mut verdicts = verdicts(source.path(), &base, &measured).expect("verdicts");
-        assert_eq!(options(&verdicts), ["X"]);
-        assert_eq!((verdicts.len(), verdicts[0].dropped), (2, false));
-        assert!(verdicts[0].why.starts_with("needed:"), "{verdicts:?}");
-        note_kept(&mut verdicts, &BTreeMap::from([("X", "y")]));
-        assert!(options(&verdicts).is_empty() && verdicts[1].why.contains("selects"));
+        let kept = Kept::new();
+        let plan = || Plan::new(verdicts(source.path(), &base, (&measured, LONG_S), &kept));
+        let found = plan().verdicts;
+        let self_tests = Change { option: "CRYPTO_MANAGER_DISABLE_TESTS".into(), value: "y" };
+        assert_eq!(plan().changes(), [self_tests.clone(), Change::off("X")]);
+        assert_eq!((found.len(), found[0].dropped), (4, false));
+        assert!(found[0].why.starts_with("needed:"), "{found:?}");
+        assert_eq!((found[3].why.as_str(), &found[3].option), (SHORT, &None));
+        let kept = Kept::from([("X".to_owned(), "the guest did not boot without".to_owned())]);
+        let plan = Plan::new(verdicts(source.path(), &base, (&measured, LONG_S), &kept));
+        assert_eq!(plan.changes(), [self_tests]);
+    }
+
+    #[test]
+    fn what_selects_an_option_goes_with_it_unless_it_is_needed() {
+        let kconfig = "config TOP\n\tbool \"t\"\n\tselect MIDDLE if X86\n\
+                       config MIDDLE\n\tselect LOW\n\
+                       menuconfig ACPI\n\tselect OTHER\n";
+        let source = sources(&[
+            ("Kconfig", kconfig),
+            ("arch/mips/Kconfig", "config MIPS\n\tselect LOW\n"),
+            ("lib/Makefile", "obj-$(CONFIG_LOW) += low.o\nobj-$(CONFIG_OTHER) += other.o\n"),
+            ("lib/low.c", "core_initcall(low_init);\n"),
+            ("lib/other.c", "core_initcall(other_init);\n"),
+        ]);
+        let all = ["TOP", "MIDDLE", "LOW", "ACPI", "OTHER", "MIPS"];
+        let base: BTreeMap<&str, &str> = all.iter().map(|option| (*option, "y")).collect();
+        let measured = measured(&[("low_init", 0.01), ("other_init", 0.02)]);
+        let kept = Kept::new();
+        let found = verdicts(source.path(), &base, (&measured, LONG_S), &kept);
+        let mut plan = Plan::new(found);
+        assert_eq!(plan.changes(), [Change::off("LOW"), Change::off("OTHER")]);
+        let selectors = Selectors::of(source.path());
+        assert!(plan.widen(&base, &selectors, &kept));
+        let with_those_above = ["LOW", "MIDDLE", "TOP"].map(Change::off);
+        assert_eq!(plan.changes(), with_those_above);
+        assert!(plan.verdicts[0].why.contains("ACPI selects it"), "{plan:?}");
+        let taken = BTreeMap::from([("ACPI", "y"), ("OTHER", "y")]);
+        assert!(!plan.widen(&taken, &selectors, &kept));
+        assert_eq!(plan.changes(), with_those_above);
+        // Kconfig keeps it whatever else is off: then nothing else has to go.
+        assert!(!plan.widen(&base, &selectors, &kept));
+        assert_eq!(plan.changes(), []);
     }
 
     proptest! {

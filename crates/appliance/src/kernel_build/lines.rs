@@ -135,6 +135,15 @@ pub const DEBIAN: &[Line] = &[
     line("KALLSYMS_ALL", "y", "vmeter finds the kernel's log and trace by its symbols"),
 ];
 
+/// Initcalls that take long by an option of another's, and what a custom kernel sets it to.
+pub(super) const INSTEAD: &[(&str, Line)] = &[
+    (
+        "crypto_algapi_init",
+        on("CRYPTO_MANAGER_DISABLE_TESTS", "algorithms test themselves when they are registered"),
+    ),
+    ("raid6_select_algo", line("RAID6_PQ_BENCHMARK", "n", "RAID 6 times each of its routines")),
+];
+
 /// Options that a custom kernel keeps whatever their initcalls take, besides those of
 /// [`MINIMAL`].
 pub(super) const NEEDED: &[(&str, &str)] = &[

@@ -11,7 +11,7 @@ mod lines;
 mod make;
 mod source;
 
-pub use drop::{Initcall, Verdict};
+pub use drop::{Change, Initcall, Kept, Verdict, LONG_S};
 pub use lines::{Config, Line, DEBIAN, MINIMAL};
 
 use crate::cache;
@@ -30,6 +30,12 @@ pub struct BuildOptions {
     pub config: Config,
     /// The initcalls of a measured boot, for [`Config::Custom`].
     pub initcalls: Vec<Initcall>,
+    /// How long an initcall takes at least that a custom kernel is cut by, s.
+    pub long_s: f64,
+    /// Options that a custom kernel keeps besides its own.
+    pub kept: Kept,
+    /// Keep the objects, so that the next build of other options compiles what they change only.
+    pub keep_objects: bool,
     /// A folder with sources, or an archive of them, instead of Debian's package.
     pub source: Option<PathBuf>,
     /// Compilers at a time.
@@ -45,6 +51,8 @@ pub struct Built {
     pub kernel: KernelPaths,
     /// How.
     pub record: BuildRecord,
+    /// What a custom kernel changes.
+    pub cut: Cut,
     /// True when it was there already.
     pub cached: bool,
 }
@@ -70,6 +78,37 @@ pub struct BuildRecord {
     pub options: usize,
     /// Size of the bzImage, bytes.
     pub image_bytes: u64,
+}
+
+/// What a custom kernel changes, and why.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cut {
+    /// What became of each initcall, the longest first.
+    pub verdicts: Vec<Verdict>,
+    /// All options that are changed, those above the initcalls' own among them.
+    pub changes: Vec<Change>,
+}
+
+impl Cut {
+    /// Verdicts on initcalls that took at least so many seconds.
+    pub fn long(&self, long_s: f64) -> &[Verdict] {
+        let end = self.verdicts.partition_point(|verdict| verdict.initcall.seconds >= long_s);
+        &self.verdicts[..end]
+    }
+
+    /// The changes as a fragment of a `.config`, for `scripts/kconfig/merge_config.sh`.
+    pub fn fragment(&self) -> String {
+        self.changes.iter().map(Change::line).collect()
+    }
+
+    /// Time of all initcalls, and of those that an option was found for, s.
+    pub fn seconds(&self) -> (f64, f64) {
+        let sum = |wanted: &dyn Fn(&Verdict) -> bool| {
+            let these = self.verdicts.iter().filter(|verdict| wanted(verdict));
+            these.map(|verdict| verdict.initcall.seconds).sum()
+        };
+        (sum(&|_| true), sum(&|verdict| verdict.option.is_some()))
+    }
 }
 
 /// What is said of a build while it goes on.
@@ -111,6 +150,38 @@ pub fn list_in(cache: &Path) -> Vec<(KernelPaths, BuildRecord)> {
     all
 }
 
+/// What a custom kernel would change, without building it.
+///
+/// # Errors
+/// As [`build`], but for make's.
+pub fn plan(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<Cut> {
+    make::check_tools()?;
+    let source = source::of(options.source.as_deref(), &options.cache, progress)?;
+    Ok(configured(options, &source, progress)?.cut)
+}
+
+/// A configuration in a folder of its own.
+struct Configured {
+    builds: PathBuf,
+    work: tempfile::TempDir,
+    text: String,
+    cut: Cut,
+}
+
+fn configured(
+    options: &BuildOptions,
+    source: &source::Source,
+    progress: &mut dyn FnMut(Step),
+) -> Result<Configured> {
+    let builds = options.cache.join("kernel-builds");
+    fs::create_dir_all(&builds).at(&builds)?;
+    progress(Step::Begin(format!("configuring {} ({})", source.name, options.config)));
+    let work =
+        tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(&builds).at(&builds)?;
+    let (text, cut) = config::make(options, &source.folder, work.path())?;
+    Ok(Configured { builds, work, text, cut })
+}
+
 /// Builds a kernel, or takes it from the cache; goes on with a build that was cut off.
 ///
 /// # Errors
@@ -118,25 +189,23 @@ pub fn list_in(cache: &Path) -> Vec<(KernelPaths, BuildRecord)> {
 pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<Built> {
     let compiler = make::check_tools()?;
     let source = source::of(options.source.as_deref(), &options.cache, progress)?;
-    let builds = options.cache.join("kernel-builds");
-    fs::create_dir_all(&builds).at(&builds)?;
-    progress(Step::Begin(format!("configuring {} ({})", source.name, options.config)));
-    let work =
-        tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(&builds).at(&builds)?;
-    let (text, verdicts) = config::make(options, &source.folder, work.path())?;
-    if !verdicts.is_empty() {
-        progress(Step::Cut(verdicts));
+    let Configured { builds, work, text, cut } = configured(options, &source, progress)?;
+    if !cut.verdicts.is_empty() {
+        progress(Step::Cut(cut.long(options.long_s).to_vec()));
     }
     let key = key(&text, &source.name, &compiler);
     if let Some((kernel, record)) =
         list_in(&options.cache).into_iter().find(|(_, record)| record.key == key)
     {
-        return Ok(Built { kernel, record, cached: true });
+        return Ok(Built { kernel, record, cut, cached: true });
     }
-    let out = builds.join(format!("{}-{}", options.config, &key[..SHORT]));
+    let shared = self::key("", &source.name, &compiler);
+    let name = if options.keep_objects { &shared[..SHORT] } else { &key[..SHORT] };
+    let out = builds.join(format!("{}-{name}", options.config));
     let text = config::with_release(&text, options.config, &key[..SHORT]);
+    let file = out.join(".config");
     // A build that was cut off goes on as it is: with its own time stamps.
-    if !out.join(".config").is_file() {
+    if !file.is_file() {
         let file = work.path().join(".config");
         fs::write(&file, &text).at(&file)?;
         cache::publish(work, &out)?;
@@ -144,6 +213,9 @@ pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<B
     let lock = fs::File::create(out.join("vmeter.lock")).at(&out)?;
     if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Err(Error::Busy { path: out });
+    }
+    if options.keep_objects && fs::read_to_string(&file).at(&file)? != text {
+        fs::write(&file, &text).at(&file)?;
     }
     let known = BuildRecord {
         config: options.config.word().into(),
@@ -156,8 +228,10 @@ pub fn build(options: &BuildOptions, progress: &mut dyn FnMut(Step)) -> Result<B
     let record = compile(options, &source.folder, &out, known, progress)?;
     let kernel = keep(options, &out, &record)?;
     drop(lock);
-    let _ = fs::remove_dir_all(&out);
-    Ok(Built { kernel, record, cached: false })
+    if !options.keep_objects {
+        let _ = fs::remove_dir_all(&out);
+    }
+    Ok(Built { kernel, record, cut, cached: false })
 }
 
 /// Digits of a key that names have.
@@ -179,6 +253,7 @@ fn compile(
     let before: BuildRecord = fs::read(&file)
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok())
+        .filter(|before: &BuildRecord| before.key == known.key)
         .unwrap_or_default();
     let begun = make::objects(out);
     let attempts = before.attempts + 1;

@@ -33,12 +33,12 @@ pub struct Irq {
     /// Number of vCPUs that run guest code during the measurement (default: 0).
     #[arg(long, value_name = "N")]
     running_vcpus: Option<usize>,
-    /// Strategies to compare, or all: per_vector, per_device, per_vm, reserved,
-    /// reserved_per_vm; with --vfio growing, adding, at_once, vm_per_vector, vm_per_device,
-    /// vm_per_vm (default: per_vector,per_device,per_vm,reserved; with --vfio all).
+    /// Strategies to compare, or all. Without --vfio: per_vector, per_device, per_vm, reserved,
+    /// reserved_per_vm (default: the first four). With --vfio: growing, adding, at_once,
+    /// vm_per_vector, vm_per_device, vm_per_vm (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// How far to measure the growth of time with the number of vectors (default: limit).
+    /// Range of vector counts for which vmeter measures how the time grows (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
     /// Skip the traced runs, which show where the time of a commit goes.

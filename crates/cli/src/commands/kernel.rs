@@ -1,8 +1,8 @@
 //! `vmeter kernel`.
 
-use crate::options::word;
+use crate::options::{word, Machine, Runs};
 use crate::output::{self, Output};
-use crate::progress::bar;
+use crate::progress::{bar, Bar};
 use crate::Status;
 use clap::Subcommand;
 use indicatif::ProgressBar;
@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vmeter_appliance::kernel::{fetch, list_in, FetchOptions};
 use vmeter_appliance::kernel_build::{
-    self, build, BuildOptions, Built, Config, Initcall, Step, Verdict,
+    self, build, BuildOptions, Built, Config, Initcall, Kept, Step, Verdict, LONG_S,
 };
+use vmeter_lab::diet::{self, DietOptions, DietReport};
 use vmeter_render::quantity::{brief_seconds, Quantity, Unit};
 use vmeter_session::cache_dir;
-use vmeter_session::failure::{host, usage};
-use vmeter_session::Interrupt;
+use vmeter_session::failure::host;
+use vmeter_session::{Interrupt, Watch};
 
 /// `vmeter kernel`.
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,65 @@ pub enum Kernel {
     List,
     /// Build a kernel from Debian's sources, out of tree. An interrupted build resumes.
     Build(Build),
+    /// Find which kernel options slow the boot down, and build a kernel without them.
+    Diet(Box<Diet>),
+}
+
+/// `vmeter kernel diet`.
+#[derive(Debug, clap::Args)]
+pub struct Diet {
+    /// Consider only initcalls that take at least this long, e.g. 500us or 1ms (default: 1ms).
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    threshold: Option<f64>,
+    /// Take the times of the initcalls from a saved `vmeter boot` of the full kernel (default:
+    /// three boots now).
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// Show which options the diet would change, but build nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// What is compiled, and how.
+    #[command(flatten)]
+    sources: Sources,
+    /// The machine that must boot with the kernel.
+    #[command(flatten)]
+    machine: Machine,
+    /// How often the last comparison boots each kernel.
+    #[command(flatten)]
+    runs: Runs,
+}
+
+/// A short time, s.
+fn time(text: &str) -> Result<f64, String> {
+    let wrong = || "expected a time such as 500us or 1ms".to_owned();
+    let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
+        (Some(number), _) => (number, 1e-6),
+        (_, Some(number)) => (number, 1e-3),
+        (None, None) => (text.strip_suffix('s').ok_or_else(wrong)?, 1.0),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .filter(|n| n.is_finite() && *n >= 0.0)
+        .map_or_else(|| Err(wrong()), |n| Ok(n * unit))
+}
+
+/// What is compiled, and how.
+#[derive(Debug, clap::Args)]
+pub struct Sources {
+    /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).
+    #[arg(long, value_name = "PATH")]
+    source: Option<PathBuf>,
+    /// Number of compilers that run at once (default: one for each CPU).
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    jobs: Option<u16>,
+}
+
+impl Sources {
+    fn jobs(&self) -> usize {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.map_or(cpus, usize::from)
+    }
 }
 
 /// `vmeter kernel build`.
@@ -42,12 +102,9 @@ pub struct Build {
     /// omits the initcalls that took over 1 ms in that boot.
     #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
     from: Option<PathBuf>,
-    /// Sources: a folder, an archive or a .deb file (default: Debian's package linux-source).
-    #[arg(long, value_name = "PATH")]
-    source: Option<PathBuf>,
-    /// Number of compilers that run at once (default: one for each CPU).
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    jobs: Option<u16>,
+    /// What is compiled, and how.
+    #[command(flatten)]
+    sources: Sources,
 }
 
 /// Fetches, lists or builds kernels.
@@ -82,52 +139,68 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
             }
         }
         Kernel::Build(arguments) => built(arguments, cache, out)?,
+        Kernel::Diet(arguments) => return slimmed(*arguments, out),
     }
     Ok(Status::Good)
 }
 
 fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
-    let Build { config, from, source, jobs } = arguments;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let Build { config, from, sources } = arguments;
     let options = BuildOptions {
         config,
         initcalls: from.as_deref().map_or_else(|| Ok(Vec::new()), initcalls)?,
-        source,
-        jobs: jobs.map_or(cpus, usize::from),
+        long_s: LONG_S,
+        kept: Kept::new(),
+        keep_objects: false,
+        jobs: sources.jobs(),
+        source: sources.source,
         cache,
     };
-    let progress = bar(out.quiet, "{wide_bar} {pos}/{len} objects  {msg}");
+    let progress = bar(out.quiet, OBJECTS);
     let interrupt = Interrupt::install()?;
     let built = build(&options, &mut |step| show(&progress, &step, out.quiet)).map_err(host);
     progress.finish_and_clear();
     say(&interrupt.instead(built, KEPT)?, out)
 }
 
+/// How far make is.
+const OBJECTS: &str = "{wide_bar} {pos}/{len} objects  {msg}";
 /// What there is of a build that was interrupted.
 const KEPT: &str = "vmeter keeps the compiled objects; the same command resumes the build";
 
 /// Initcalls of a saved boot, by their mean time.
 fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
-    let session = vmeter_session::Session::open(dir)?;
-    let boot = vmeter_lab::boot::result(&session)?;
-    let found: Vec<Initcall> = boot
-        .activities
-        .iter()
-        .filter_map(|activity| {
-            let function = activity.name.strip_prefix("initcall ")?;
-            let is_built_in = !function.contains(' ');
-            is_built_in
-                .then(|| Initcall { function: function.into(), seconds: activity.estimate.mean })
-        })
-        .collect();
-    if found.is_empty() {
-        return Err(usage(format!(
-            "{}: this session has no times of initcalls; boot Debian's kernel with `vmeter boot \
-                --save DIR`, and pass that DIR to --from",
-            dir.display()
-        )));
-    }
-    Ok(found)
+    diet::initcalls(&vmeter_lab::boot::result(&vmeter_session::Session::open(dir)?)?)
+}
+
+/// A kernel without what took long, as far as the guest boots with it.
+fn slimmed(arguments: Diet, out: &Output) -> anyhow::Result<Status> {
+    output::check_timeless(out, "kernel diet")?;
+    let Diet { threshold, from, dry_run, sources, machine, runs } = arguments;
+    let options = DietOptions {
+        spec: machine.spec(Vec::new()),
+        from,
+        long_s: threshold.unwrap_or(LONG_S),
+        jobs: sources.jobs(),
+        source: sources.source,
+        dry_run,
+        runs: runs.options()?,
+    };
+    let interrupt = Interrupt::install()?;
+    let progress = bar(out.quiet, OBJECTS);
+    let mut boots = Bar::new(out.quiet);
+    let result = diet::diet(&options, &mut Watch::new(&mut boots, &interrupt), &mut |step| {
+        // The report has them all.
+        if !matches!(step, Step::Cut(_)) {
+            show(&progress, &step, out.quiet);
+        }
+    });
+    progress.finish_and_clear();
+    let result = interrupt.instead(result, KEPT)?;
+    let report = DietReport { result: &result };
+    output::print(&report, out)?;
+    output::export(out, &report)?;
+    Ok(Status::Good)
 }
 
 fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
@@ -170,7 +243,7 @@ fn row(verdict: &Verdict) -> String {
 }
 
 fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
-    let Built { kernel, record, cached } = built;
+    let Built { kernel, record, cached, .. } = built;
     if !out.quiet {
         let size = Quantity::exact(record.image_bytes as f64, Unit::Bytes).inline();
         let took = brief_seconds(record.seconds);

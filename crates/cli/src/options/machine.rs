@@ -69,12 +69,11 @@ pub struct Machine {
     pub no_inject: bool,
     /// After each run, kill every process that the command line started, daemons and orphans too.
     ///
-    /// If a run ends early (--timeout, Ctrl-C, kill -9 of vmeter) without --end-vm, vmeter kills
-    /// the command and all processes of the command's session. If the command still runs, vmeter
-    /// also kills a VM that has a session of its own (setsid). vmeter leaves three kinds of process
-    /// running, and lists them: a daemon (-daemonize); all processes of a command that exited with
-    /// status 0; and, when --until ends the run, processes that have a session of their own and no
-    /// terminal.
+    /// Without --end-vm, vmeter kills nothing if the command exited with status 0. If the command
+    /// failed, vmeter kills all processes of the command's session. If the command still runs,
+    /// vmeter kills it, its session, and its descendants in other sessions (setsid, sudo); after
+    /// the --until point, it leaves those descendants that have no terminal. vmeter never kills a
+    /// daemon (-daemonize). vmeter lists what it leaves running.
     #[arg(long)]
     pub end_vm: bool,
     /// Argument to append to QEMU's command line, e.g. --vmm-arg=-device --vmm-arg=virtio-rng-pci;

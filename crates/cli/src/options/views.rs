@@ -15,7 +15,7 @@ pub struct Views {
     /// Show the chain of steps that determined when the boot ended, from the end back to the start.
     #[arg(long)]
     pub critical_chain: bool,
-    /// Show the tree of spans, and below it what ran off the critical path.
+    /// Show the tree of spans, and below it the activities that are not on the critical path.
     #[arg(long)]
     pub tree: bool,
 }

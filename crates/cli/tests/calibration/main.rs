@@ -15,3 +15,6 @@ mod saved;
 mod searched;
 mod swept;
 mod worlds;
+
+/// Boots are timed here, so each has the host for itself.
+const BOOTS_ALONE: bool = true;

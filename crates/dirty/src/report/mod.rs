@@ -15,7 +15,8 @@ use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Field, Records, Report};
 
 /// The strategies, as the publication has them.
-const WAYS: &str = "get_org: original loop, get_opt: optimised loop, switch_opt: swap of buffers";
+const WAYS: &str = "get_org: original harvest loop, get_opt: optimised harvest loop, switch_opt: \
+    swap of bitmaps without a copy";
 const SUMMARY: &str = "ns, medians";
 /// Said of several that are recommended.
 const NO_WINNER: &str = " (no significant difference)";
@@ -260,8 +261,8 @@ impl<'a> DirtyReport<'a> {
             let saved = percent(crossover.saved_per_page);
             let _ = write!(text, ", {} (per page {saved} cheaper) from there", crossover.above);
         }
-        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. If the gain per \
-            page is less than a quarter, it may be noise."
+        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. If a tracker is \
+            less than 25 % cheaper per page, the difference may be noise."
     }
 
     fn trackers(&self, document: &mut Document) {

@@ -237,10 +237,10 @@ fn on_every_cpu(
         saving,
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
-        suggestion:
-            "lock the buffer once: then no hypercall waits for move_pages, mbind or (formerly) \
-                mlock, which drain or wait for every CPU; stop-gap: fewer CPUs for dom0"
-                .into(),
+        suggestion: "lock the buffer once: then no hypercall waits for a call (move_pages, mbind, \
+                formerly mlock) that drains lists on every CPU or waits for every CPU; stop-gap: \
+                fewer CPUs for dom0"
+            .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"
             .into(),

@@ -55,11 +55,9 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => {
-                "of a process whose thread's name was given (--comm), by its wake-ups, or \
-                started by it"
-                    .to_string()
-            }
+            Some(true) => "its process has a thread that --comm names (vmeter tells this by their \
+                    wake-ups), or such a process started it"
+                .to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
             None if view.is_foreign(group) => continue,
@@ -68,8 +66,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: one of them waits during {} of their \
-                        time, {} times",
+                    "it and {} wait for each other in turn: these waits take {} of their time; \
+                        it waited {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

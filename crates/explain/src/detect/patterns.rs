@@ -166,11 +166,11 @@ fn grows(
     let (summary, claim) = if number {
         (
             format!(
-                "{who} calls {name} more often each time: {} times at the end",
+                "{who} calls {name} more often before each new wait: {} times at the end",
                 three_digits(growth.last)
             ),
             format!(
-                "before its n-th wait {who} calls {name} {} + {} × n times (R² {}): the total is \
+                "{who} calls {name} {} + {} × n times before its n-th wait (R² {}): the total is \
                     quadratic, and {} calls take {}",
                 three_digits(growth.intercept.max(0.0)),
                 three_digits(growth.slope),

@@ -125,8 +125,9 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
     let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
     let (name, other_program) = (view.threads(who), view.is_foreign(who));
     let claim = format!(
-        "{name} is ready but gets no CPU for {} ({} of the traced time), {} times. It resumes at \
-            the same moment of each {period}, like a thread that had used up its quota",
+        "{name} is ready but gets no CPU: {} in all ({} of the traced time), in {} waits. It \
+            resumes at the same moment of each {period}, like a thread that had used up its \
+            quota",
         view.time(ticks as f64),
         brief_percent(share),
         grouped(&count.to_string())

@@ -12,7 +12,7 @@ pub(super) fn pictures(document: &mut Document, result: &ExplainResult) {
     if !result.waits.is_empty() {
         document.heading(
             "The longest waits",
-            "the threads that wait, and what they wait for other threads to do",
+            "the thread that waits, and what the threads that it waits for do meanwhile",
         );
     }
     for wait in &result.waits {

@@ -119,7 +119,8 @@ impl<'a> IrqReport<'a> {
         let mut note =
             String::from("medians; speedup: Hodges-Lehmann over paired rounds [95 % CI]");
         if self.result.totals.iter().any(|total| total.prepared.median > 0.0) {
-            note += "; reserved: prepares all routes first (not in total), then edits them";
+            note += "; reserved: prepares all routes first (the column total excludes this \
+                time), then edits them";
         }
         note
     }

@@ -271,8 +271,8 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {} VMs: beyond it, the time of each VM is \
-                {} above the trend of the other numbers of VMs (p {}).",
+            "{slope}. There is a knee between {} and {} VMs: at this step, the time of each VM \
+                rises by {} more than the trend of the steps without a knee (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),

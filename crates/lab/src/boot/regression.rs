@@ -163,8 +163,8 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
         )),
         (None, Err(why)) => limit.unknowable(why),
         (None, Ok(found)) => {
-            let instead = "vmeter could decide if it could boot the baseline's machine in turn \
-                with this machine";
+            let instead = "to decide, vmeter would have to boot the baseline's machine in turn \
+                with this machine, which it cannot do";
             limit.rule_sessions("this boot", found, instead)
         }
     };

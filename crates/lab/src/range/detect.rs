@@ -39,7 +39,8 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     if is_shard {
         return Err(usage(
             "--detect chooses the number of runs from the first runs, but all shards need the \
-             same plan: measure on one host, or split the range into shards with --runs N",
+                same plan: measure on one host without --shard, or give all shards --runs N \
+                instead of --detect",
         ));
     }
     let least = 100.0 * SURE * (2.0 / f64::from(record.builds.max(1))).sqrt() * BUILDS_PCT / 100.0;
@@ -113,8 +114,8 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
             let seen = 100.0 * ((asked / 100.0).ln_1p() * times).exp_m1();
             format!(
                 "to find a step of {asked} %, vmeter needs {runs} runs of each commit, but \
-                    --detect makes at most {MOST}. The {have} runs that vmeter made find a step \
-                    of {seen:.1} % with 80 % power"
+                    --detect makes at most {MOST}. The {have} runs so far can detect a \
+                    step of {seen:.1} % (power 80 %)"
             )
         }
         Needs::Runs(runs) => format!(

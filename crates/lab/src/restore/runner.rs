@@ -238,8 +238,8 @@ impl Restores {
             None if warmup => Ok(None),
             None => Err(failure(
                 Class::Answer,
-                "--prefetch first: in no warm-up did the VMM map a file of the snapshot, so \
-                    there are no pages to load",
+                "`--prefetch first` has no pages to load, because the VMM mapped no file of the \
+                    snapshot in any warm-up",
             )),
         }
     }

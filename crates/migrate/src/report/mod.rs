@@ -137,7 +137,8 @@ impl<'a> MigrateReport<'a> {
         let value = match compared {
             0 => "nothing to compare: no guest arrived".to_owned(),
             n => format!(
-                "all {} MiB are equal in {equal} of {n} migrations (warm-ups included)",
+                "all {} MiB are the same on both sides in {equal} of {n} migrations \
+                    (warm-ups included)",
                 setup.memory_bytes >> 20
             ),
         };

@@ -81,8 +81,8 @@ impl Parameters {
         let (all, untimed) = self.late;
         few(all, all.saturating_sub(untimed)).then(|| {
             format!(
-                "the VMM had mapped the snapshot for {:.1} ms when vmeter began to time its page \
-                    faults: {untimed} of {all} major faults had begun before",
+                "vmeter began to time the VMM's page faults {:.1} ms after the VMM had mapped \
+                    the snapshot: {untimed} of {all} major faults had begun before",
                 self.late_ns as f64 / 1e6
             )
         })

@@ -255,9 +255,11 @@ impl Live for Recording {
         }
         let parameters = Parameters { kaslr_slide: kaslr_slide(&self.dir) };
         let (clock, error_ns) = match self.extent {
-            Extent::Virtual => {
-                ("virtual time, counted in instructions; each stamp has an error", 0)
-            }
+            Extent::Virtual => (
+                "virtual time, counted in instructions; vmeter estimates the error of each \
+                    stamp separately",
+                0,
+            ),
             Extent::Light | Extent::Full => {
                 ("CLOCK_MONOTONIC, which the VMM reads when the vCPU reaches this point", ERROR_NS)
             }

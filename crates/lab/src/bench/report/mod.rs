@@ -215,7 +215,8 @@ fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
         })
         .collect();
     let text = format!(
-        "{}: outliers, included in all figures: {}; a quiet host or --pin reduces outliers",
+        "{}: these runs are outliers, but all figures include them: {}; a quiet host or --pin \
+            reduces outliers",
         machine.label,
         named.join(", ")
     );

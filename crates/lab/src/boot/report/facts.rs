@@ -108,12 +108,12 @@ impl BootReport<'_> {
         if let Some(run) = result.runs.first() {
             facts.push(Fact::new("as executed", shell::join(&run.record.argv), ""));
             let sources = run.record.sources.iter().map(|source| {
-                let error = compact_seconds(source.error_ns as f64 / 1e9);
-                Fact::new(
-                    format!("source {}", source.name),
-                    &source.clock,
-                    format!("error at most {error}"),
-                )
+                // A source without an error of its own has one for each event.
+                let error = match source.error_ns {
+                    0 => String::new(),
+                    ns => format!("error at most {}", compact_seconds(ns as f64 / 1e9)),
+                };
+                Fact::new(format!("source {}", source.name), &source.clock, error)
             });
             facts.extend(sources);
         }

@@ -85,8 +85,8 @@ impl<'a> FindingsReport<'a> {
             Column::name("finding"),
             Column::number("saves", 0),
             Column { shrinks_to: Some(16), ..Column::text("where", 0) }.meaning(
-                "the time is saved in a part of the boot, in the whole boot, or in the \
-                    VMM's CPU time",
+                "the saving shows in a part of the boot, in the whole boot, or in the VMM's CPU \
+                    time",
             ),
             Column::number("p", 0),
             Column::text("verdict", 0)

@@ -177,8 +177,8 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Not confirmed: in the first boots, slow boots were {} from {last} on, but \
-                        new boots of all commits show no such change ({shares}).",
+                    " Not confirmed: in the first round of boots, slow ones were {} from {last} \
+                        on, but a second round with all commits shows no such change ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }

@@ -223,8 +223,8 @@ impl<'a> RestoreReport<'a> {
         if self.result.prefetch.is_empty() {
             return;
         }
-        let note = "predicted: how long the restores without prefetch waited for these pages; \
-            mean ± 95 % CI";
+        let note = "predicted gain: the time for which the restores without prefetch waited for \
+            these pages; mean ± 95 % CI";
         document.heading("Pages that are loaded first", note);
         let mut table = Table::new(vec![
             Column::name("snapshot"),

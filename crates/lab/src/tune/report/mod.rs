@@ -61,8 +61,9 @@ impl<'a> TuneReport<'a> {
                 result.samples_s.len(),
             ),
             (Some(ratio), _) => format!(
-                "vmeter recommends no step: even with all steps that seemed to help, a boot is \
-                 {} times as fast, so the gain is not certain. {searched}",
+                "vmeter recommends no step, because it could not confirm a gain: the machine \
+                    with all steps that seemed to help boots {} times as fast as the original. \
+                    {searched}",
                 ratio_interval(ratio)
             ),
             _ => format!(
