@@ -8,7 +8,7 @@ use crate::cache;
 use crate::error::{At, Error, Result};
 use crate::inputs::Inputs;
 use crate::libraries::Linker;
-use crate::modules::{self, Modules, Selection};
+use crate::modules::{self, Modules, ModulesFrom, Selection};
 use crate::tree::{SizeReport, Tree};
 use crate::udev;
 use serde::{Deserialize, Serialize};
@@ -41,15 +41,6 @@ pub enum Compression {
     Gzip,
     /// Zstandard, level 19.
     Zstd,
-}
-
-/// Where a kernel's modules are.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModulesFrom {
-    /// Folder with `kernel/` and `modules.builtin` (and `modules.dep`, if indexed).
-    pub folder: PathBuf,
-    /// Kernel release: the folder's name in the guest's `/lib/modules`.
-    pub version: String,
 }
 
 /// Content of an extra file.

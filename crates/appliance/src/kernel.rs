@@ -4,11 +4,11 @@
 //! does not have and a measurement does not want; downloading and unpacking needs
 //! neither root nor a change to the host.
 
-use crate::appliance::ModulesFrom;
 use crate::cache;
 use crate::command::Tool;
 use crate::error::{At, Error, Result};
 use crate::modules;
+use crate::modules::ModulesFrom;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::ffi::OsStr;

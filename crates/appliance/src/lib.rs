@@ -31,10 +31,11 @@ mod udev;
 
 pub use appliance::{
     build, build_in, build_to, modules_for_root, Appliance, ApplianceSpec, Compression, Content,
-    ExtraFile, Flavour, ModulesFrom, BLACKLIST, UDEV_MODULES,
+    ExtraFile, Flavour, BLACKLIST, UDEV_MODULES,
 };
 pub use elf::debugged_modules;
 pub use error::{Error, Result};
+pub use modules::ModulesFrom;
 pub use tree::SizeReport;
 
 /// The guest's init: a static x86-64 program without a C library (`guest/init`).

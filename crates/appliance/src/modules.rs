@@ -6,10 +6,20 @@ use crate::elf;
 use crate::error::{At, Error, Result};
 use crate::inputs::Inputs;
 use crate::libraries::glob;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Where a kernel's modules are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModulesFrom {
+    /// Folder with `kernel/` and `modules.builtin` (and `modules.dep`, if indexed).
+    pub folder: PathBuf,
+    /// Kernel release: the folder's name in the guest's `/lib/modules`.
+    pub version: String,
+}
 
 /// Makes the indexes that modules are found by.
 pub(crate) const DEPMOD: Tool =
@@ -293,7 +303,7 @@ fn index(folder: &Path, version: &str) -> Result<tempfile::TempDir> {
 /// The indexes that kmod reads in the guest, for just these modules (path, content).
 pub(crate) fn guest_indexes(
     inputs: &mut Inputs,
-    from: &crate::ModulesFrom,
+    from: &ModulesFrom,
     modules: &[(String, Vec<u8>)],
 ) -> Result<Vec<(String, Vec<u8>)>> {
     let base = cache::scratch()?;

@@ -40,14 +40,14 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = Fresh::beside(path, 0o600)?;
     file.write_all(bytes)?;
     file.become_new(path)?;
-    sync_folder(folder_of(path))
+    sync_folder(unnamed::folder_of(path))
 }
 
 fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = Fresh::beside(path, mode)?;
     file.write_all(bytes)?;
     file.become_whole(path)?;
-    sync_folder(folder_of(path))
+    sync_folder(unnamed::folder_of(path))
 }
 
 /// [`write_atomic`] into a folder that may not be there yet.
@@ -55,7 +55,7 @@ fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`write_atomic`]; and when the folder cannot be made.
 pub fn write_in_new_folder(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(folder_of(path))?;
+    fs::create_dir_all(unnamed::folder_of(path))?;
     write_atomic(path, bytes)
 }
 
@@ -252,13 +252,6 @@ pub fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 pub fn read_text_limited(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read_limited(path, limit)?)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
 }
 
 fn is_special(path: &Path) -> bool {

@@ -188,7 +188,9 @@ fn what_is_not_allowed_or_must_be_kept_is_never_started() {
     let allowed = asked(&lab, &script, &["--seed", "5", "--allow", "insecure"]);
     let lines = started(allowed["saved_in"].as_str().expect("a folder"));
     assert!(lines.iter().any(|line| line.contains("audit=0")), "{lines:?}");
-    let refused = lab.run(&["tune", "--vmm", "mock", "--allow", "kernel-build"]);
+    let mut command = lab.command(&["tune", "--vmm", "mock", "--allow", "kernel-build"]);
+    let command = command.env("XDG_CACHE_HOME", lab.path("no-cache"));
+    let refused = common::Ran::from(command.output().expect("vmeter runs"));
     assert_eq!(refused.status, 2, "{}", refused.stdout);
     assert!(refused.stderr.contains("vmeter kernel build"), "{}", refused.stderr);
 }

@@ -4,7 +4,9 @@
 //! compare, for each page of each slot: the pages that the guest was told to write to, its
 //! memory, and each bitmap.
 
+use crate::bitmaps::Harvested;
 use crate::layout::{Layout, PAGE};
+use crate::station::Pass;
 use crate::workload::Page;
 use crate::DirtyError;
 use serde::{Deserialize, Serialize};
@@ -112,6 +114,23 @@ impl Check {
             }
         }
     }
+}
+
+/// Compares all that there is with what the guest was told to write.
+pub(crate) fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], done: &Pass) -> Check {
+    let written = expected(layout, pages);
+    let mut check = Check { wrong: u64::from(!done.same), ..Check::default() };
+    for (slot, written) in written.iter().enumerate() {
+        check.compare("memory", layout, slot, written, &memory[slot]);
+        if let Some(told) = done.told.get(slot) {
+            check.compare("tracker", layout, slot, written, &whole(written.len(), told));
+        }
+    }
+    for Harvested { slot, strategy, words, .. } in &done.harvested {
+        let found = whole(written[*slot].len(), words);
+        check.compare(strategy.name(), layout, *slot, &written[*slot], &found);
+    }
+    check
 }
 
 #[cfg(test)]

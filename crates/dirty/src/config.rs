@@ -2,11 +2,13 @@
 
 use crate::layout::{Layout, PAGE};
 use crate::result::DirtySkipped;
-use crate::together::MOST_VMS;
 use crate::workload::Kind;
 use crate::{DirtyError, TrackerKind};
 use serde::{Deserialize, Serialize};
 use vmeter_dirty_switch::StrategyKind;
+
+/// Most guests at once.
+pub(crate) const MOST_VMS: usize = 64;
 
 /// Pages more than this make a pass too long: a first write to a protected page is a fault.
 const DEFAULT_BUFFER: u64 = 256 << 20;

@@ -1,16 +1,16 @@
 //! One run: a guest writes, its tracker tells, its bitmaps are harvested.
 
 use crate::bitmaps::Harvested;
-use crate::check::{expected, in_memory, whole, Check};
+use crate::check::{compared, in_memory, Check};
 use crate::config::SavedConfig;
 use crate::frames::Frames;
 use crate::harness::Harness;
 use crate::layout::Layout;
 use crate::plan::{PlannedPass, Step};
 use crate::result::DirtySkipped;
-use crate::station::{Pass, Setting};
+use crate::station::Setting;
 use crate::together::{ConcurrentVms, OfOne};
-use crate::workload::{Kind, Page, Workload};
+use crate::workload::{Kind, Workload};
 use crate::{DirtyError, StrategyKind};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -279,23 +279,6 @@ impl Passes {
             together: Vec::new(),
         })
     }
-}
-
-/// Compares all that there is with what the guest was told to write.
-pub(crate) fn compared(layout: &Layout, memory: &[Vec<u64>], pages: &[Page], done: &Pass) -> Check {
-    let written = expected(layout, pages);
-    let mut check = Check { wrong: u64::from(!done.same), ..Check::default() };
-    for (slot, written) in written.iter().enumerate() {
-        check.compare("memory", layout, slot, written, &memory[slot]);
-        if let Some(told) = done.told.get(slot) {
-            check.compare("tracker", layout, slot, written, &whole(written.len(), told));
-        }
-    }
-    for Harvested { slot, strategy, words, .. } in &done.harvested {
-        let found = whole(written[*slot].len(), words);
-        check.compare(strategy.name(), layout, *slot, &written[*slot], &found);
-    }
-    check
 }
 
 impl Runner<PlannedPass> for Passes {

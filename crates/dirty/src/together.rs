@@ -4,12 +4,11 @@
 //! the time that one VM takes.
 
 use crate::bitmaps::Harvested;
-use crate::check::{in_memory, Check};
+use crate::check::{compared, in_memory, Check};
 use crate::layout::Layout;
 use crate::memory;
 use crate::placement::stay_on;
 use crate::result::DirtyTogether;
-use crate::run::compared;
 use crate::source::TrackerKind;
 use crate::station::{Pass, Setting, TrackedGuest};
 use crate::workload::{Page, Workload};
@@ -21,9 +20,6 @@ use std::fs::File;
 use std::sync::Barrier;
 use vmeter_stats::quantile;
 use vmeter_stats::rng::Rng;
-
-/// Most guests at once.
-pub(crate) const MOST_VMS: usize = 64;
 
 /// What one guest of several took.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@
 //! every vmeter does not either. It waits for one byte, sleeping: an end without it is a death.
 
 use crate::leftovers::{clear, Leavings};
+use crate::processes::VARIABLE;
 use crate::Whose;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -18,8 +19,6 @@ use vmeter_base::owner::{self, Owner};
 
 /// Its name, as argument 0 and for ps(1).
 const NAME: &str = "vmm-guard";
-/// Whom it guards; what has this in its environment is a guard.
-const VARIABLE: &str = "VMETER_GUARD";
 /// The program that runs, even if its file was replaced meanwhile.
 const PROGRAM: &str = "/proc/self/exe";
 /// How long it may take to start. A run that is measured must not begin beside it.
@@ -53,13 +52,6 @@ pub fn dismiss() {
         let _ = socket.write_all(&[0]);
         let _ = child.wait();
     }
-}
-
-/// True if a process is a guard, of whomever.
-pub(crate) fn is_one(pid: i32) -> bool {
-    let environment = owner::environment_of(pid).unwrap_or_default();
-    let own = format!("{VARIABLE}=");
-    environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(own.as_bytes()))
 }
 
 /// Starts it, once. Where that fails, what a kill leaves is for `vmeter doctor` to find.

@@ -1,13 +1,15 @@
 //! Processes by the mark in their environment, and what comes from them.
 
-use crate::guard;
 use crate::Whose;
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use vmeter_base::marked::processes;
-use vmeter_base::owner::Owner;
+use vmeter_base::owner::{self, Owner};
 use vmeter_base::process::Stat;
+
+/// Whom a guard guards; what has this in its environment is a guard.
+pub(crate) const VARIABLE: &str = "VMETER_GUARD";
 
 /// A process that is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +26,7 @@ pub(crate) fn find(whose: Whose) -> Vec<Found> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let all: BTreeMap<i32, Stat> =
         processes().filter_map(|pid| Some((pid, Stat::of(pid)?))).collect();
-    let guards: BTreeSet<i32> = all.keys().copied().filter(|pid| guard::is_one(*pid)).collect();
+    let guards: BTreeSet<i32> = all.keys().copied().filter(|pid| is_guard(*pid)).collect();
     let mut found: BTreeSet<i32> =
         all.keys().copied().filter(|pid| *pid != own && is_marked(*pid, whose)).collect();
     loop {
@@ -67,4 +69,11 @@ fn namespace(process: &str) -> Option<PathBuf> {
 fn name(pid: i32) -> String {
     let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     comm.trim_end().to_owned()
+}
+
+/// True if a process is a guard, of whomever.
+fn is_guard(pid: i32) -> bool {
+    let environment = owner::environment_of(pid).unwrap_or_default();
+    let own = format!("{VARIABLE}=");
+    environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(own.as_bytes()))
 }

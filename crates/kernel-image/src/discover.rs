@@ -12,17 +12,13 @@ use crate::error::{Error, Result};
 use crate::functions::FunctionTable;
 use crate::info::KernelInfo;
 use crate::kallsyms;
-use crate::locate::{locate, places, Candidate, Located};
+use crate::locate::{head, locate, places, Candidate, Located, BANNER};
 use crate::ram::{HostMemory, KERNEL_MAP};
 use std::collections::HashSet;
 use std::path::Path;
 
 /// Read-only data begins on such a boundary, and so does `_text`.
 const ALIGN: u64 = 2 << 20;
-/// How much of it is searched for the banner, bytes: it is 224 to 512 bytes in.
-const HEAD: usize = 4096;
-/// How a kernel introduces itself.
-const BANNER: &[u8] = b"Linux version ";
 /// Longest banner, bytes.
 const MAX_BANNER: usize = 1024;
 /// Most read-only data read, bytes: a distribution's has 8 to 16 MiB.
@@ -96,26 +92,6 @@ pub fn discover<H: HostMemory + ?Sized>(
                     .into(),
             )
         })
-    })
-}
-
-/// The banner of the first kernel in a VMM's memory, if there is any.
-pub(crate) fn first_banner<H: HostMemory + ?Sized>(
-    candidates: &[Candidate],
-    host: &H,
-) -> Option<String> {
-    candidates.iter().flat_map(|c| places(*c)).find_map(|at| head(host, at))
-}
-
-/// The banner in the first page at an address, if one is there.
-fn head<H: HostMemory + ?Sized>(host: &H, at: u64) -> Option<String> {
-    let mut page = [0; HEAD];
-    host.read(at, &mut page).ok()?;
-    memchr::memmem::find_iter(&page, BANNER).find_map(|start| {
-        let rest = page.get(start..)?;
-        let digit = rest.get(BANNER.len()).is_some_and(u8::is_ascii_digit);
-        let end = memchr::memchr2(b'\n', 0, rest).filter(|_| digit)?;
-        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
     })
 }
 

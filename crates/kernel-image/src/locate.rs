@@ -11,11 +11,15 @@
 
 use crate::bytes::{u32_at, u64_at};
 use crate::clocks::Clocks;
-use crate::discover;
 use crate::error::{Error, Result};
 use crate::guest::{Guest, KernelPlace};
 use crate::info::KernelInfo;
 use crate::ram::{HostMemory, MappedRam, Region, KERNEL_MAP, PAGE};
+
+/// How much of it is searched for the banner, bytes: it is 224 to 512 bytes in.
+const HEAD: usize = 4096;
+/// How a kernel introduces itself.
+pub(crate) const BANNER: &[u8] = b"Linux version ";
 
 /// The finest alignment of a relocated kernel (`CONFIG_PHYSICAL_ALIGN`).
 const KERNEL_ALIGN: u64 = 2 << 20;
@@ -124,7 +128,7 @@ fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelI
              more, because it has already unmapped its guest's RAM"
         );
     }
-    if let Some(other) = discover::first_banner(blocks, host).filter(|b| *b != info.banner) {
+    if let Some(other) = first_banner(blocks, host).filter(|b| *b != info.banner) {
         let other = other.strip_prefix("Linux version ").unwrap_or(&other);
         let other = other.split(' ').next().unwrap_or(other);
         return format!("the guest runs kernel {other}; expected {version}");
@@ -345,4 +349,21 @@ fn misplaced() -> Error {
         kernel"
             .into(),
     )
+}
+
+/// The banner of the first kernel in a VMM's memory, if there is any.
+fn first_banner<H: HostMemory + ?Sized>(candidates: &[Candidate], host: &H) -> Option<String> {
+    candidates.iter().flat_map(|c| places(*c)).find_map(|at| head(host, at))
+}
+
+/// The banner in the first page at an address, if one is there.
+pub(crate) fn head<H: HostMemory + ?Sized>(host: &H, at: u64) -> Option<String> {
+    let mut page = [0; HEAD];
+    host.read(at, &mut page).ok()?;
+    memchr::memmem::find_iter(&page, BANNER).find_map(|start| {
+        let rest = page.get(start..)?;
+        let digit = rest.get(BANNER.len()).is_some_and(u8::is_ascii_digit);
+        let end = memchr::memchr2(b'\n', 0, rest).filter(|_| digit)?;
+        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
+    })
 }

@@ -30,8 +30,6 @@ use crate::sample::median;
 use evidence::Evidence;
 pub use evidence::Posterior;
 
-/// Prior standard deviation of the change, in standard deviations of a sample.
-const PRIOR_CHANGE: f64 = 2.0;
 /// A drift is not what pulls samples in where it is so many standard errors.
 const DRIFT: f64 = 3.0;
 /// Scatter of builds in samples that repeat to the last digit, as virtual time does.

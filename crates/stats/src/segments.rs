@@ -25,6 +25,7 @@ use crate::cut::sd_of_runs;
 use crate::rng::Rng;
 use crate::sample::{median, parts_between, MAD_TO_SD};
 use crate::signed_rank::pseudo_median;
+pub use stretch::FEWEST;
 use stretch::{centred, chosen, largest, Stretch};
 
 /// Draws of the null distribution.
@@ -33,8 +34,6 @@ const DRAWS: usize = 999;
 /// level that anybody asks for comes near it (of 199 draws at 5 %, 40 are as large in one of 10^13 series).
 const FIRST_DRAWS: usize = 199;
 const NO_CHANGE: f64 = 0.2;
-/// With fewer values there is no scatter to be told from a change.
-pub const FEWEST: usize = 4;
 /// Values of the series of which [`detectable_step`] knows the power, and how many it tries.
 const MOST_SIMULATED: usize = 128;
 const TRIALS: usize = 200;

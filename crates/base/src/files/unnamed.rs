@@ -26,7 +26,7 @@ pub(super) struct Fresh {
 impl Fresh {
     /// In the folder of `path`, with these permissions as far as the umask allows.
     pub fn beside(path: &Path, mode: u32) -> io::Result<Self> {
-        let folder = super::folder_of(path);
+        let folder = folder_of(path);
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         if let Ok(fd) = rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
             let file = File::from(fd);
@@ -55,7 +55,7 @@ impl Fresh {
         self.file.sync_all()?;
         let name = match self.name {
             Some(name) => name,
-            None => linked(&self.file, super::folder_of(path))?,
+            None => linked(&self.file, folder_of(path))?,
         };
         name.persist(path).map_err(|error| error.error)
     }
@@ -107,6 +107,13 @@ fn link_of(file: &File) -> PathBuf {
 fn strip_path(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" at path ").next().unwrap_or(&text).to_owned()
+}
+
+pub(super) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]

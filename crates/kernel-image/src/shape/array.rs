@@ -64,8 +64,10 @@ impl Kind {
     }
 }
 
+/// How much of each page is looked at, bytes: five elements of the longer array.
+pub(super) const WINDOW: usize = 512;
 /// Words of a window.
-const WORDS: usize = super::WINDOW / 8;
+const WORDS: usize = WINDOW / 8;
 
 /// Where in a window elements follow one another.
 pub(super) fn starts(window: &[u8], kind: Kind) -> Option<usize> {

@@ -20,12 +20,10 @@ use crate::error::{Error, Result};
 use crate::locate::Candidate;
 use crate::printk::PrintkDump;
 use crate::ram::{HostMemory, PAGE};
-use array::{Array, Kind};
+use array::{Array, Kind, WINDOW};
 
 /// How much is read at once, bytes.
 const CHUNK: u64 = 2 << 20;
-/// How much of each page is looked at, bytes: five elements of the longer array.
-const WINDOW: usize = 512;
 const ZEROS: [u8; 64] = [0; 64];
 /// Most pages of a block that are looked at, of those that hold anything: 16 GiB of them, which
 /// takes some seconds.

@@ -26,6 +26,7 @@ use report::TuneReport;
 pub use result::result;
 use state::State;
 use std::path::Path;
+use vmeter_appliance::kernel_build;
 use vmeter_model::run::SessionRecord;
 use vmeter_model::tune::{Allow, Keep, TuneResult};
 use vmeter_model::MachineSpec;
@@ -106,14 +107,14 @@ fn note_given(options: &TuneOptions, begun: &Config, given: &mut ResumeOverrides
 
 /// The machine and what may be tried are worked out before the folder is made: a typo leaves none behind.
 fn begun(options: &TuneOptions, watch: &mut Watch<'_>) -> Result<Session> {
-    if options.allow.contains(&Allow::KernelBuild) {
+    let cache = cache_dir()?;
+    if options.allow.contains(&Allow::KernelBuild) && kernel_build::list_in(&cache).is_empty() {
         return Err(usage(
-            "--allow kernel-build: vmeter tune builds no kernels yet; make one with `vmeter kernel build`, \
-             and give it with -kernel",
+            "--allow kernel-build: no kernel is built, and vmeter tune itself builds none; first run \
+             `vmeter kernel diet` or `vmeter kernel build --config minimal`",
         ));
     }
     watch.progress.note("looking for what may be tried");
-    let cache = cache_dir()?;
     let (base, prepared) = driver::as_command(&options.spec)?;
     let machine = own_machine(&base, &prepared.machine);
     let planned = candidates::all().into_iter().map(|candidate| {

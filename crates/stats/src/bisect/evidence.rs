@@ -1,7 +1,9 @@
 //! How likely each hypothesis makes the samples that were taken.
 
-use super::PRIOR_CHANGE;
 use crate::dist::{normal_cdf, t_quantile};
+
+/// Prior standard deviation of the change, in standard deviations of a sample.
+const PRIOR_CHANGE: f64 = 2.0;
 
 /// Weight of what is assumed of builds, in degrees of freedom.
 const ASSUMED: f64 = 8.0;

@@ -1,7 +1,9 @@
 //! The stretch of a series that differs most from the rest.
 
-use super::FEWEST;
 use crate::sample::mean;
+
+/// With fewer values there is no scatter to be told from a change.
+pub const FEWEST: usize = 4;
 
 /// A stretch of values that differs from the others.
 #[derive(Debug, Clone, Copy)]

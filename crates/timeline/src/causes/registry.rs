@@ -111,6 +111,8 @@ causes! {
     IPV6 = "ipv6", "IPv6 where nothing uses it";
     EDD = "edd", "the kernel asks the BIOS which disks there are";
     GRACE_PERIODS = "grace-periods", "user space waits for RCU";
+    KERNEL_OPTIONS = "kernel-options", "initcalls of kernel options that the guest does not need";
+    KERNEL_MINIMAL = "kernel-minimal", "a distribution's kernel where a minimal one would do";
     MODULE_PROBES = "module-probes", "modules probe their devices one after another";
 }
 

@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use vmeter_appliance::kernel_build::{self, Config};
 use vmeter_base::bounds::{Budget, KERNEL};
 use vmeter_base::files;
 use vmeter_kernel_image::decompress::Format;
@@ -139,6 +140,38 @@ pub(crate) fn conventional_board(_: &Path, argv: &mut Vec<OsString>) -> Result<(
     let at = value_of(argv, "machine").or_else(|_| value_of(argv, "M"))?;
     let text = argv[at].to_string_lossy().into_owned();
     argv[at] = text.replacen("q35", "pc", 1).into();
+    Ok(())
+}
+
+/// Boots the newest kernel that `vmeter kernel diet` has built.
+///
+/// # Errors
+/// No such kernel, or a command line without a kernel.
+pub(crate) fn dieted_kernel(cache: &Path, argv: &mut Vec<OsString>) -> Result<(), String> {
+    built_kernel(cache, argv, Config::Custom, "vmeter kernel diet")
+}
+
+/// Boots the newest minimal kernel that `vmeter kernel build` has built.
+///
+/// # Errors
+/// As [`dieted_kernel`].
+pub(crate) fn minimal_kernel(cache: &Path, argv: &mut Vec<OsString>) -> Result<(), String> {
+    built_kernel(cache, argv, Config::Minimal, "vmeter kernel build --config minimal")
+}
+
+fn built_kernel(
+    cache: &Path,
+    argv: &mut [OsString],
+    config: Config,
+    command: &str,
+) -> Result<(), String> {
+    let at = value_of(argv, "kernel")?;
+    let built = kernel_build::list_in(cache).into_iter();
+    let built = built.filter(|(_, record)| record.config == config.word());
+    let made = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+    let newest = built.map(|(kernel, _)| kernel.vmlinuz).max_by_key(|path| made(path));
+    argv[at] =
+        newest.ok_or_else(|| format!("no such kernel is built: run `{command}` first"))?.into();
     Ok(())
 }
 

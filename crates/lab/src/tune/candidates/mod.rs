@@ -1,6 +1,7 @@
 //! What may be tried on a machine: each known cause of a slow boot with a remedy. Those that `vmeter
 //! findings` measures by a pair of machines stand in its catalogue; the others here, as data.
 
+mod built;
 mod kernel;
 mod vmm;
 
@@ -24,7 +25,8 @@ pub(crate) fn all() -> Vec<Candidate> {
         UserRemedy::Remedy(remedy) => Some(Candidate { cause: finding.cause, remedy }),
         UserRemedy::Never(_) => None,
     });
-    vmm::ALL.iter().copied().chain(known).chain(kernel::ALL.iter().copied()).collect()
+    let others = [vmm::ALL, built::ALL].into_iter().flatten().copied();
+    others.chain(known).chain(kernel::ALL.iter().copied()).collect()
 }
 
 /// Known causes that nothing is tried for, and why: (id, title, reason).
