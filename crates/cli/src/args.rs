@@ -4,7 +4,7 @@ use crate::commands::Command;
 use crate::output::Output;
 use clap::{Parser, ValueEnum};
 
-/// Measure where a virtual machine's boot time goes, and how to shorten it.
+/// Show where a virtual machine's boot time goes, and how to shorten it.
 #[derive(Debug, Parser)]
 #[command(name = "vmeter", version, max_term_width = 80, disable_help_subcommand = true)]
 pub struct Cli {

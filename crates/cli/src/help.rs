@@ -176,8 +176,8 @@ const SCREENS: &[Screen] = &[
             ("until", "End at userspace, systemd-ready or line:REGEX"),
             (
                 "follow",
-                "After the report, print new lines of the guest's log at once; with --until, \
-                    print the lines first and the report last",
+                "Print the report, then each new line of the guest's log as soon as it appears; \
+                    with --until, print all lines of the log first and the report last",
             ),
             ("long", "Show all tables"),
             ("blame", "Show all activities, longest first"),
@@ -327,6 +327,17 @@ const SCREENS: &[Screen] = &[
             ("jobs", "Compilers at once [default: one per CPU]"),
         ],
         &["vmeter kernel build --config minimal", "vmeter kernel build --config custom --from DIR"],
+    ),
+    screen(
+        "kernel diet",
+        &[
+            ("dry-run", "Only show which options would change"),
+            ("threshold", "Shortest initcall to consider, e.g. 500us [default: 1ms]"),
+            ("from", "Saved boot of the full kernel [default: boot now]"),
+            ("machine", "q35, pc, microvm or pvh [default: q35]"),
+            ("runs", "Boots of each kernel in the last comparison"),
+        ],
+        &["vmeter kernel diet --dry-run --machine pvh", "vmeter kernel diet --threshold 500us"],
     ),
     screen("appliance", &[], &["vmeter appliance build --out initrd.img"]),
     screen("appliance build", &[], &["vmeter appliance build --out initrd.img"]),

@@ -345,7 +345,9 @@ fn remarks(
 fn hints(begun: &SavedConfig) -> Vec<String> {
     let asked = &begun.asked;
     if asked.workload == Kind::Migration && asked.buffer.is_none() {
-        return vec!["vmeter dirty --workload migration --buffer 1024  # as published".into()];
+        return vec!["vmeter dirty --workload migration --buffer 1024 # the buffer size of the \
+            published measurement"
+            .into()];
     }
     Vec::new()
 }

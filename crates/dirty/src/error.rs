@@ -47,7 +47,10 @@ pub enum DirtyError {
     #[error(transparent)]
     Node(#[from] ProbeError),
     /// /dev/kvm runs no guest code of this kind by itself.
-    #[error("/dev/kvm does not run ring {ring} natively ({found}): {hint}")]
+    #[error(
+        "/dev/kvm does not run guest code of privilege ring {ring} natively ({found}): \
+        {hint}"
+    )]
     NotNative {
         /// Privilege level.
         ring: u8,
@@ -71,7 +74,7 @@ pub enum DirtyError {
         source: TrackError,
     },
     /// The guest left in a way that its code never should.
-    #[error("the guest died ({exit}); the pages that it had written before were harvested")]
+    #[error("the guest died ({exit}), so vmeter could not finish this measurement")]
     Died {
         /// The exit.
         exit: String,

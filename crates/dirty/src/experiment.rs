@@ -191,8 +191,8 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("its guests run in turn and share one host's memory, so vmeter cannot split it into \
-            shards")
+        Err("it measures its trackers in turn on the memory of one host, so vmeter cannot split \
+            it into shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {

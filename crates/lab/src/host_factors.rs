@@ -68,8 +68,8 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "{} pairs of {what}{example} have no host in common, and no other machine links their \
-            hosts, so their difference may come from the hosts; use --runs 2 or more",
+        "for {} pairs of {what}{example}, no host ran both, and no other runs let vmeter compare \
+            their hosts, so their difference may come from the hosts; use --runs 2 or more",
         adjusted.confounded.len()
     ))
 }

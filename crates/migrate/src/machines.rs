@@ -28,7 +28,11 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
         return refuse("--accel icount", "virtual time cannot measure a migration; use tcg or kvm");
     }
     if spec.no_inject {
-        return refuse("--no-inject", "a migration needs vmeter's monitor and vmeter's own guest");
+        return refuse(
+            "--no-inject",
+            "vmeter migrates only its own guest, through a QMP monitor \
+            that it adds to QEMU's command line",
+        );
     }
     let given = [
         ("--kernel", spec.kernel.is_some()),

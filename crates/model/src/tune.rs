@@ -8,7 +8,7 @@ vmeter_base::words! {
     /// What a machine may have to keep besides its vCPUs, memory, disks, network cards, ready point
     /// and power-off: what `--keep` takes.
     pub enum Keep {
-        /// ACPI: the power button, power-off, its tables.
+        /// The ACPI tables, the power button and power-off by ACPI.
         Acpi = "acpi",
         /// Hotplug of devices, and the slots for it.
         Hotplug = "hotplug",

@@ -157,7 +157,7 @@ pub const STILL: &str =
 
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
-    "the guest did not read its clock during the look, or its clock does not count the TSC. \
+    "the guest did not read its clock during the look, or its clock is not based on the TSC. \
         vmeter aligned the guest's times by the VMM's start only, so they may be late by the \
         error shown. Look again when the guest is busy";
 
@@ -270,7 +270,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
     let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
     {
         Some(source) => format!(
-            " (\u{b1}0.01 s; times are at most {:.3} ms late)",
+            " (the start is known to \u{b1}0.01 s; times of the guest are at most {:.3} ms late)",
             source.error_ns as f64 / 1e6
         ),
         None => " or so".to_owned(),

@@ -231,8 +231,9 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
     warnings.extend(exit.let_go.then(|| LET_GO.to_owned()));
     if matches!(record.outcome, Outcome::TimedOut { .. }) && told == Some(false) {
         warnings.push(format!(
-            "--until systemd-ready: systemd reported no reached target on the console; with \
-                quiet, systemd reports targets only with {SYSTEMD_SAYS}: add this {}",
+            "--until systemd-ready: systemd did not report on the console that it reached a \
+                target. If the guest's kernel command line has `quiet`, systemd reports targets \
+                only if the line also has {SYSTEMD_SAYS}: add this {}",
             loader_file::of_console(request.context.dir)
         ));
     }
@@ -506,10 +507,10 @@ const OF_DAEMON: &str =
     "A daemon's VM is not a child of this command. Use vmeter boot --next -- COMMAND, which \
      follows the VM from its VMM's exec, or give the VMM's own command line";
 const OF_NOBODY: &str =
-    "The command is not the ancestor of a VM that a daemon (libvirtd, incus, the tmux server) \
-        starts: `vmeter boot --next -- COMMAND` follows such a VM from its VMM's exec. Or give \
-        the VMM's own command line. If the command is a VMM that vmeter does not know, say where \
-        its boot ends: --until line:REGEX";
+    "If a daemon (libvirtd, incus, the tmux server) starts the VM, the VM is not a child of the \
+        command: use `vmeter boot --next -- COMMAND`, which follows such a VM from its VMM's \
+        exec. Or give the VMM's own command line. If the command is a VMM that vmeter does not \
+        know, say where its boot ends: --until line:REGEX";
 
 /// The command ended well, and nothing in it was a VMM.
 fn no_vmm(record: &RunRecord, exit: &Exit) -> LaunchError {

@@ -42,7 +42,8 @@ pub fn take_left() -> Option<String> {
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
     (!left.is_empty()).then(|| {
         format!(
-            "vmeter does not end what a command of --prepare or --build left running: {}",
+            "a command of --prepare or --build left these processes running, and vmeter does not \
+                end them: {}",
             left.join(", ")
         )
     })

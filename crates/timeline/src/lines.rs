@@ -231,14 +231,14 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
             CPU had not begun)";
     Some(match again().count() {
         1 => format!(
-            "1 line of a kernel's log reached the console at {first:.3} s, later than the kernel \
-             logged it {why}: vmeter ignores the line's time"
+            "1 line of a kernel's log reached the console at {first:.3} s, which does not fit \
+                its time stamp {why}: vmeter ignores the line's time"
         ),
         count => format!(
             "vmeter ignores the times of {count} kernel log lines on the console, from \
-                {first:.3} s on, because the console showed these lines later than the kernel \
-                logged them. Causes: dmesg or klogd printed them again, the console lagged, or \
-                the clock of their CPU had not begun"
+                {first:.3} s on, because their stamps do not fit the moment when the console \
+                showed them. Causes: dmesg or klogd printed the lines again, the console lagged, \
+                or the CPU that logged a line had not started its clock yet (stamp 0)"
         ),
     })
 }

@@ -138,8 +138,8 @@ const KERNEL_UNSEEN: &str =
     "vmeter saw the kernel, but not what it did (no initcall events, and no line of its log). To \
         trace its initcalls, add trace_event=initcall:* to the kernel's command line. If you \
         give a VMM's own command line, name the kernel with --kernel FILE. If the kernel lacks \
-        CONFIG_FTRACE, add these instead, and the kernel logs its initcalls: quiet \
-        initcall_debug log_buf_len=512K";
+        CONFIG_FTRACE, add `quiet initcall_debug log_buf_len=512K` to its command line instead: \
+        the kernel then logs its initcalls";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
     "vmeter saw the kernel, but does not know the times of its log's lines. With TCG, --watch \
@@ -228,7 +228,7 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         }
         Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {
-            "vmeter saw only a part of the end of the run"
+            "vmeter did not see everything that happened at the end of the run"
         }
     }
 }

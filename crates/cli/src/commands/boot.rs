@@ -133,8 +133,8 @@ fn next(arguments: Boot, out: &Output) -> anyhow::Result<Status> {
     let known = MachineSpec { until: until.clone(), timeout_s, ..MachineSpec::default() };
     if spec != known {
         return Err(usage(
-            "--next records a VM that another program configures: of the machine options it \
-                accepts only --until and --timeout",
+            "--next accepts only two machine options, --until and --timeout, because another \
+                program configures the VM",
         ));
     }
     let interrupt = Interrupt::install()?;

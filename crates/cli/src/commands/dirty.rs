@@ -54,8 +54,8 @@ pub struct Dirty {
     /// Frames per second of the workload gui (default: 60).
     #[arg(long, value_name = "N")]
     hz: Option<u32>,
-    /// Privilege level of the guest's code, 3 or 0; KVM must run code of this level natively
-    /// (default: 3).
+    /// Privilege level of the guest's code, 3 or 0. This needs a host whose KVM runs code of this
+    /// level natively (default: 3).
     #[arg(long, value_name = "N")]
     ring: Option<u8>,
     /// Entries of the dirty ring (default: 65536).
@@ -87,9 +87,9 @@ const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statisti
 const RUNS: &str = "Passes of each tracker (default: 5; for the workload `migration` 3, as in the \
     published measurement). With --resume, a larger number adds passes";
 const PIN: &str =
-    "CPUs for the thread that harvests dirty pages, by number, e.g. 1 or 0,2-3; the guests run \
-        on the remaining CPUs, but with --vms all threads share all CPUs (default: the first \
-        CPU)";
+    "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3; the guests \
+        run on the remaining CPUs. In the passes of --vms, all threads share all CPUs (default: \
+        the first CPU)";
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {

@@ -25,10 +25,11 @@ pub struct Explain {
     /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain the time of the threads with these names, and of what they wait for (default: the
-    /// threads that serve a guest, or that wait for each other most). A pattern is a thread's name
-    /// without its numbers; `puma` also matches `puma srv 1`. `*` matches any text, `|` separates
-    /// names. vmeter adds the other threads of the same processes, and their child processes.
+    /// Explain where the time of the threads with these names goes, and what these threads wait for
+    /// (default: the threads that serve a guest, or those that wait for each other most). A pattern
+    /// is a thread's name without its numbers; `puma` also matches `puma srv 1`. `*` matches any
+    /// text, `|` separates names. vmeter adds the other threads of the same processes, and their
+    /// child processes.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
     /// Baseline trace of the same workload. vmeter explains the additional time of the other traces

@@ -42,7 +42,7 @@ pub struct Diet {
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<f64>,
     /// Take the times of the initcalls from a saved `vmeter boot` of the full kernel (default:
-    /// three boots now).
+    /// vmeter boots the full kernel three times).
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
     /// Show which options the diet would change, but build nothing.

@@ -16,8 +16,8 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter memory`.
 #[derive(Debug, Args)]
 pub struct Memory {
-    /// Number of MiB that the guest reads from a file on its root before the second measurement
-    /// (default: 64, the whole file). The second measurement is in a separate boot. With 0, vmeter
+    /// Number of MiB that the guest reads from a file of 64 MiB on its root before the second
+    /// measurement (default: 64). The second measurement is in a separate boot. With 0, vmeter
     /// measures once, at the ready point.
     #[arg(long, value_name = "MIB")]
     pub read: Option<u32>,

@@ -86,7 +86,7 @@ commands! {
     Memory(memory::Memory),
     /// Compare the cost of methods that track a guest's dirty pages.
     Dirty(dirty::Dirty),
-    /// Measure live migrations: duration and downtime by dirty rate.
+    /// Measure the duration and the downtime of live migrations.
     Migrate(migrate::Migrate),
     /// Measure the cost of setting up MSI-X interrupt vectors.
     Irq(irq::Irq),

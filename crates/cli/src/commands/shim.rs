@@ -104,7 +104,7 @@ fn say_installed(shim: &Installed) -> Result<Status> {
     let (shown, real) = (shell::path(file), config.real.display());
     output::line(&format!("{} starts {real} and records the boot", file.display()))?;
     output::line(&format!("records  {}", config.records.display()))?;
-    output::line("Configure the program that starts your VMs in one of these ways:")?;
+    output::line("In one of these ways, make the program that starts your VMs use the shim:")?;
     output::line(&format!("  libvirt     virsh edit VM: <emulator>{}</emulator>", file.display()))?;
     output::line(&format!("  libguestfs  export LIBGUESTFS_HV={shown}"))?;
     let folder = file.parent().unwrap_or(Path::new("/"));

@@ -419,8 +419,8 @@ impl Report for DirtyReport<'_> {
         self.trackers(&mut document);
         if !self.result.together.is_empty() {
             let note =
-                "time of each VM for all its slots; collect: time of the tracker; read: time of \
-                    the strategy";
+                "how long vmeter takes for all slots of one VM; collect: in the tracker; read: \
+                    in the strategy";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

@@ -70,8 +70,8 @@ impl DeviceModel {
                     dom0 vCPU"
                     .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
-                (to see the calls during the accesses: record this in dom0, and explain both \
-                traces)"
+                (to see the calls during the accesses: record this in dom0, and give both \
+                traces, Xen's and dom0's, to `vmeter explain`)"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             max_severity: Some(Severity::Low),
@@ -136,8 +136,8 @@ impl DeviceModel {
             )
         });
         let claim = format!(
-            "from VMEXIT to VMENTRY, {count} port accesses take {} ({} of the traced time), most \
-                of it in: {}",
+            "{count} port accesses take {} in all, each measured from VMEXIT to VMENTRY ({} of \
+                the traced time), most of it in: {}",
             view.time(total as f64),
             brief_percent(view.share(total)),
             named.collect::<Vec<_>>().join("; ")
@@ -237,9 +237,9 @@ fn on_every_cpu(
         saving,
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
-        suggestion: "lock the buffer once: then no hypercall waits for a call (move_pages, mbind, \
-                formerly mlock) that drains lists on every CPU or waits for every CPU; stop-gap: \
-                fewer CPUs for dom0"
+        suggestion: "lock the buffer in memory only once; then no hypercall waits for \
+            move_pages, mbind or (formerly) mlock, which drain lists on every CPU or wait for \
+            every CPU; stop-gap: fewer CPUs for dom0"
             .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

@@ -55,8 +55,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => "its process has a thread that --comm names (vmeter tells this by their \
-                    wake-ups), or such a process started it"
+            Some(true) => "its process has a thread that --comm names (two threads count as one \
+                process if one wakes the other by futex), or such a process started it"
                 .to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
@@ -66,8 +66,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: these waits take {} of their time; \
-                        it waited {} times",
+                    "it and {} wait for each other in turn: one of the two waits for the other \
+                        during {} of the time; it waited {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

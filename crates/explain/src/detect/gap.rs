@@ -137,8 +137,8 @@ impl Gap {
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));
         let claim = format!(
-            "last seen {} after the start: the thread goes to sleep in {call}; {} later, {by} \
-                wakes it",
+            "the thread's longest sleep begins {} after the start, in {call}; {} later, {by} \
+                wakes the thread",
             after(sleep.start),
             view.time(ticks as f64)
         );

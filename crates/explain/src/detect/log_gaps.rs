@@ -72,8 +72,9 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "from a line of {before} to the next line, of {after}: {} in all, {} of the log's \
-             time, {times} times, {} each; between other lines {} on average",
+            "{before} is logged, and then {after} as the next line: the time between the two \
+                lines is {} in all ({} of the log's time); this happens {times} times, and takes \
+                {} each on average. Between other lines, {} go by on average",
             view.time(ticks as f64),
             brief_percent(share),
             view.time(mean),

@@ -43,7 +43,7 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
         format!(
             "{}: {} of the switches do not continue from the previous switch on the same CPU: \
                 the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
-                not know which other threads had a CPU or ended a wait",
+                not know which other threads had a CPU or woke a waiting thread",
             view.file(file),
             brief_percent(part)
         )

@@ -125,8 +125,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
             "{name} {} times: call n moves {} + {} × n bytes (R² {}), so the total, {}, grows \
-                with the square of the number of calls. The {names} take {}; with the opening \
-                and truncating of the file, {}",
+                with the square of the number of calls. The {names} take {}; they and the \
+                threads' calls that open, truncate or rename a file take {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -166,7 +166,8 @@ fn grows(
     let (summary, claim) = if number {
         (
             format!(
-                "{who} calls {name} more often before each new wait: {} times at the end",
+                "{who} calls {name} more times before each wait than before the previous one: {} \
+                    times at the end",
                 three_digits(growth.last)
             ),
             format!(

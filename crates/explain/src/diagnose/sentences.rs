@@ -356,7 +356,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             "grep . /sys/fs/cgroup/CGROUP/cpu.stat",
         ),
         (Why::Stopped, _) => (
-            "find the process that sends it SIGSTOP or traces it".into(),
+            "find the process that sends it SIGSTOP or stops it with ptrace".into(),
             "perf trace -e kill,tgkill,ptrace -a sleep 5",
         ),
         (Why::Timer | Why::Network, _) if cause.tcp_timer().is_some() => (
@@ -418,8 +418,8 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         ),
         (Why::Network, _) => ("look at the other end: it answers late".into(), "ss -tinp"),
         (Why::Child, _) => (
-            "do the work in the process itself, or do many pieces of work in one \
-            process"
+            "do the work without a child process, or have each child process do many pieces of \
+                work"
                 .into(),
             "strace -f -c -e trace=process -p PID",
         ),

@@ -102,7 +102,9 @@ impl Step {
             }
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),
-            Step::Run(before) => format!("committer runs on the CPU that {} had", thread(before)),
+            Step::Run(before) => {
+                format!("committer runs, on a CPU that ran {} before", thread(before))
+            }
             Step::Exit => "ioctl returns".into(),
         }
     }

@@ -210,7 +210,7 @@ impl Diet<'_> {
             let (guilty, why) = search.found();
             let Some(option) = guilty.map(|at| &changed[at]) else {
                 return Err(host(format!(
-                    "the guest does not boot with Debian's options built in either: {why}"
+                    "the guest does not boot even with Debian's options built in: {why}"
                 )));
             };
             progress(Step::Begin(format!("{option} stays: {why}")));

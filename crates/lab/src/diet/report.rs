@@ -98,14 +98,14 @@ impl<'a> DietReport<'a> {
                 "initcalls",
                 compact_seconds(all),
                 format!(
-                    "the sources name an option for {:.0} % of this time",
+                    "initcalls whose kernel option vmeter knows take {:.0} % of this time",
                     100.0 * mapped / all.max(f64::MIN_POSITIVE)
                 ),
             ),
             Fact::new(
                 "changed",
                 compact_seconds(seconds(true)),
-                "time of the initcalls whose options are changed",
+                "time of the initcalls whose kernel options vmeter changes",
             ),
         ];
         if let Some(built) = &self.result.built {
@@ -165,7 +165,10 @@ impl<'a> DietReport<'a> {
         let above: Vec<&str> = changes.filter(|option| !is_own(option)).collect();
         if !above.is_empty() {
             let above = above.join(", ");
-            notices.push(note(format!("also changed, because they select these options: {above}")));
+            notices.push(note(format!(
+                "{above}: also changed, because each of them selects an \
+                option that the diet changes"
+            )));
         }
         notices
     }

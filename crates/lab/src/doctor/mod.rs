@@ -144,8 +144,9 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "vmeter cannot see the VMM's own moments or the guest's RAM; a running kernel cannot \
-                lower this setting: remove it from the host's configuration, and reboot",
+            "vmeter cannot see when the VMM reaches its entry point, main and its exit, or read \
+                the guest's RAM; nobody can lower this setting while the kernel runs: remove it \
+                from the host's configuration, and reboot",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,
@@ -185,7 +186,8 @@ fn uprobes() -> Check {
             Name::Uprobes,
             Status::Poor,
             "not available",
-            "not needed to boot: vmeter sees the VMM's entry and main by ptrace",
+            "vmeter boots without uprobes: it uses ptrace to see when the VMM reaches its entry \
+                point and `main`",
         )
     }
 }
@@ -200,7 +202,8 @@ fn clock() -> Check {
             Name::Clock,
             Status::Poor,
             source,
-            "reading the time is a system call here, and guest stamps align less well",
+            "with this clock source, reading the time can need a system call, and vmeter aligns \
+                the guest's stamps with the host's clock less exactly",
         ),
     }
 }

@@ -396,7 +396,8 @@ fn by_virtual_time(first: &Contrast) -> String {
     let exact = first.exact.as_ref();
     let (saved, phase) = exact.map_or((0.0, ""), |exact| (exact.saving_s, exact.phase.as_str()));
     format!(
-        "{} of virtual time in {phase}; boots with --watch light do not show it",
+        "the boot in virtual time spends {} in {phase}; the timed boots (--watch light) do not \
+            show this phase",
         compact_seconds(saved)
     )
 }

@@ -72,8 +72,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
             Some(most) if most <= limit.percent => Gate {
                 ruling: GateResult::Passed,
                 text: format!(
-                    "no change was found; if the last commit changed the time, the change would \
-                     be at most {} %",
+                    "no change was found, and the runs rule out a slowdown of more than {} %",
                     limit.percent
                 ),
             },

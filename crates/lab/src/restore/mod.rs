@@ -283,7 +283,8 @@ impl RestoreOptions {
                 "--ready: where does the measurement end? --ready 'line:REGEX' names the guest's first answer",
             )),
             (None, None) if !self.images.is_empty() => {
-                Err(usage("--image names the files of a snapshot that --create makes"))
+                Err(usage("--image names a file of the snapshot that --create makes, so it needs \
+                    --create CMD and --restore CMD"))
             }
             _ => Ok(()),
         }
@@ -298,7 +299,7 @@ fn only_one(machines: &[SessionMachine]) -> Result<()> {
     let labels: Vec<&str> = machines.iter().map(|machine| machine.label.as_str()).collect();
     Err(usage(format!(
         "--overhead measures one way to restore, but this command line asks for {}: {}; choose \
-            one with --method and with only one of --warm and --cold",
+            one way: give one --method, and at most one of --warm and --cold",
         machines.len(),
         labels.join("; ")
     )))
@@ -394,8 +395,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     }
     if config.prefetch.is_some() && !all.iter().any(|(_, target)| target.prefetched) {
         return Err(usage(
-            "--prefetch: no VMM maps this snapshot; of QEMU's methods, only --method shared maps \
-                one",
+            "--prefetch needs a VMM that maps the snapshot; of QEMU's methods, only --method \
+                shared maps it",
         ));
     }
     if !config.no_boot {

@@ -60,7 +60,7 @@ pub fn install(options: &InstallOptions) -> Result<Shim> {
     config.made_records = made
         || before.is_some_and(|before| before.made_records && before.records == config.records);
     let mut text = serde_json::to_vec_pretty(&config).map_err(|_| {
-        usage("--real and --records: the path is not UTF-8, so vmeter cannot store it")
+        usage("the path of --real or of --records is not UTF-8, so vmeter cannot store it")
     })?;
     text.push(b'\n');
     let cannot =

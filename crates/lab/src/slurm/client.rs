@@ -55,7 +55,8 @@ fn refused(ran: &Output) -> anyhow::Error {
     let mend = if lower.contains("partition") {
         "`sinfo` lists the partitions; choose one with --partition NAME"
     } else if lower.contains("contact") || lower.contains("connect") || lower.contains("config") {
-        "is this a host of the cluster? `scontrol ping` should answer (SLURM_CONF names its slurm.conf)"
+        "check that this host belongs to the cluster: `scontrol ping` should reach the \
+            controller (SLURM_CONF names the cluster's slurm.conf)"
     } else if lower.contains("auth") || lower.contains("munge") || lower.contains("credential") {
         "munged must run here with the cluster's key; `munge -n | unmunge` should succeed"
     } else if lower.contains("account") || lower.contains("qos") {

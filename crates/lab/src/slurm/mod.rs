@@ -217,8 +217,8 @@ fn finish(folder: Folder, job: JobRecord, watch: &mut Watch<'_>) -> Result<Merge
     merge_into(folder, &MergeOptions { dirs, save: None, mixed_hosts }).map_err(|error| {
         let shown = shell::path(&dir);
         error.context(format!(
-            "all shards are done, in {shown}/shards, but vmeter cannot merge them as they are \
-                (to try again: vmeter {command} --resume {shown})"
+            "all shards are done, but vmeter cannot merge their results in {shown}/shards (to \
+                try again: vmeter {command} --resume {shown})"
         ))
     })
 }

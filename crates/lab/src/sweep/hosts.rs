@@ -119,7 +119,7 @@ mod tests {
         let (record, finished, mut figures) = measured(1);
         let before = figures[2][0].run.total_s;
         let normalised = level(&record, &finished, &mut figures);
-        assert!(normalised.warnings[0].contains("have no host in common"), "{normalised:?}");
+        assert!(normalised.warnings[0].contains("no host ran both"), "{normalised:?}");
         assert!(normalised.hosts.iter().all(|h| h.factor.is_none()));
         assert_eq!(figures[2][0].run.total_s, before);
     }

@@ -33,7 +33,8 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || {
-                    ". These sessions are too few to show a change that affects a quarter of them"
+                    ". These sessions are too few to show a change of level in the last quarter \
+                        of them"
                         .into()
                 },
                 |pct| {
@@ -200,8 +201,8 @@ impl Report for TrendReport<'_> {
                     "1 session is a copy of another session here: vmeter counts it only once".into()
                 }
                 n => format!(
-                    "{n} sessions are copies of other sessions here: vmeter counts each \
-                    only once"
+                    "{n} sessions are copies of other sessions here: vmeter does not count the \
+                        copies"
                 ),
             };
             notices.push(Notice::new(NoticeKind::Note, some));

@@ -87,8 +87,8 @@ impl Round {
                     Err("the budget left no time to measure it alone".to_owned())
                 }
                 (None, Raced::NotWorth) => Ok(format!(
-                    "in addition to the other steps, this step saves only {least} to \
-                        {most}: below --worth"
+                    "with the other steps in place, this step saves only {least} to {most} more: \
+                        below --worth"
                 )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
                     "at the end of the budget, this step seemed to save {}; the last measurement \

@@ -366,7 +366,7 @@ pub fn executed(pid: i32, started: u64) -> Option<Executed> {
         Stat::of(pid).filter(|stat| !stat.is_gone() && stat.started == started)?;
         // The kernel closes what is to be closed before it puts the arguments in their place.
         if let (Some(image), Some(argv)) = (image(pid), argv(pid)) {
-            let how = "the shim of `vmeter shim` executed the VMM, and reported when";
+            let how = "the shim of `vmeter shim` reported the time at which it executed the VMM";
             return Some(Executed { pid, image, argv, exec_ns, error_ns: 0, how });
         }
         std::thread::sleep(LOOK);

@@ -18,8 +18,8 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; QEMU starts the next round when it can send the rest of this round \
-     within the downtime limit; the guest is stopped during the last round";
+    "one run per setting; a round ends, and the next one starts, when QEMU can send the rest of \
+        the round within the downtime limit; the guest is stopped during the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 
@@ -105,7 +105,10 @@ impl<'a> MigrateReport<'a> {
             .max_by(|a, b| a.1.longest_gap_before_s.total_cmp(&b.1.longest_gap_before_s));
         longest.map_or_else(String::new, |(point, run)| {
             let gap = compact_seconds(run.longest_gap_before_s);
-            format!(" Before it, the guest once paused for {gap} ({}).", self.label(point))
+            format!(
+                " Before the switch, the guest had no heartbeat for up to {gap} ({}).",
+                self.label(point)
+            )
         })
     }
 
@@ -145,8 +148,8 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs; vmeter stops the destination, lets the source run on to the \
-                same number of writes, and compares",
+            "SHA-256 of both RAMs; vmeter stops the destination, lets the source continue until \
+                it has written the same number of pages, and compares the RAMs",
         ));
         facts
     }

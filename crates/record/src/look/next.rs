@@ -111,9 +111,10 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
     }
     if stood > 0 {
         warnings.push(format!(
-            "{PAUSED} for about {:.1} s while vmeter followed it: the VM was paused. The span \
-                that contains the pause is too long by the length of the pause, and each event \
-                before the pause is shown too late by the same length",
+            "{PAUSED} for about {:.1} s while vmeter followed the VM: the VM was paused. vmeter \
+                shows each guest event from before the pause too late by the length of the \
+                pause, so the span that ends at the guest's first event is too long by the same \
+                length",
             seconds(stood)
         ));
     }

@@ -40,7 +40,8 @@ pub struct TraceStatReport<'a> {
 /// What the columns of the threads are.
 const THREADS: &str =
     "share of the trace's duration; \"not recorded\": no event shows what the thread did; the \
-        shares leave out the time before the thread's first event and after its last event";
+        time before the thread's first event is in no column; the time after its last event \
+        counts as the state that the thread was in";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [

@@ -55,8 +55,9 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         )
     } else {
         format!(
-            "Counts ({per}): quasi-Poisson rate ratio, against the scatter between recordings; \
-             times: Welch's test on each recording's mean logarithm of time. {tests}"
+            "vmeter tests counts ({per}) by a quasi-Poisson rate ratio, and takes its error from \
+                the scatter between recordings; it tests times by Welch's test on the mean of \
+                log(time) of each recording. {tests}"
         )
     }));
 }

@@ -282,8 +282,9 @@ pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     let more = if left > 0 { format!(" {left} shorter ones are left out.") } else { String::new() };
     Outline {
         legend: format!(
-            "\"@\" shows when the first of this name began; \"+\" shows the sum of their \
-             durations in a run, including time in which they did no work.{more}"
+            "\"@\" shows when the first span of this name began; \"+\" shows the sum of the \
+                durations of all spans of this name in a run, including time in which they did \
+                no work.{more}"
         ),
         roots: rows.into_iter().map(node).collect(),
     }

@@ -62,9 +62,9 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         DiffVerdict::EndsNotKnown => {
             return format!(
                 "vmeter does not know how the guests of {names} ended, so it cannot say which \
-                    guest boots sooner: their VMMs' exits lie {change} ({percent}{}) apart. \
-                    Leave out --no-inject, watch with --watch light, or measure to a line: \
-                    --until 'line:REGEX'.",
+                    guest boots sooner. It only knows when their VMM processes ended: {change} \
+                    ({percent}{}) apart. Leave out --no-inject, watch with --watch light, or \
+                    measure to a console line: --until 'line:REGEX'.",
                 spelled_p(total.p_value)
             )
         }

@@ -47,10 +47,11 @@ fn with_true(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(),
 
 pub(super) const LIBC: Finding = Finding {
     cause: registry::INITRAMFS_LIBC,
-    what: "the guest unpacks glibc and the dynamic linker only to link a program of a few lines",
+    what: "the guest unpacks glibc and the dynamic linker only because a program of a few lines \
+        is dynamically linked",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
-    stand_in: "vmeter's init uses no C library; for the comparison, this init runs one program \
-        that is dynamically linked with glibc",
+    stand_in: "vmeter's init uses no C library; in one of the two machines that vmeter compares, \
+        it also runs a program that is dynamically linked with glibc",
     expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,

@@ -91,7 +91,8 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
     what: "the launcher starts the VMM with the machine paused, and later sends a monitor \
         command that lets the machine run",
     published: "200 ms (libvirt)",
-    stand_in: "a script that stands in for libvirt and waits for QMP's greeting without sleeping",
+    stand_in: "a script that stands in for libvirt and waits for QMP's greeting in a blocking \
+        read, not in a loop that polls and sleeps",
     expected: &["vmm:init", "vmm:wrapper"],
     contrasts: &[
         Pair::of(&[Make(|builder, spec| builder.launcher(spec, "waits", WAITS))], &[]).timed_only()

@@ -93,8 +93,8 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " vmeter would have found, with 80 % power, a step of {step:.1} % that \
-                         affects a quarter of the commits."
+                        " If the last quarter of the commits had a step of {step:.1} %, vmeter \
+                            would have found it with 80 % power."
                     ),
                     None => String::new(),
                 }
@@ -559,11 +559,12 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "vmeter finds each commit that changed the time of most boots; a rare slow boot counts as \
-            one boot, however long it took. vmeter names a wrong commit in at most 5 % of \
-            ranges without a change. New boots then \
-         confirm each change and measure its size: the first sentence has their result, the table has all \
-         boots. vmeter names no change that the new boots do not confirm."
+        "vmeter looks for the commits that changed the time of most boots; a rare slow boot \
+            counts as one boot, however long it took. In at most 5 % of ranges without a change, \
+            vmeter names a wrong commit. Except with --no-place or --shard, vmeter then makes \
+            new boots to check each change and measure its size: the first sentence has the \
+            result of the new boots, the table has all boots. vmeter names a change only if the \
+            new boots confirm it."
             .to_owned()
     }
 }

@@ -297,7 +297,10 @@ fn prediction(gain: &Gain) -> String {
             let by = compact_seconds(beyond.mean.abs());
             format!("{label}: the measured gain is {by} [{low}, {high}] {more} than predicted.")
         }
-        _ => format!("{label}: there are too few runs to compare both gains."),
+        _ => format!(
+            "{label}: there are too few runs to compare the measured gain with the \
+            predicted one."
+        ),
     }
 }
 

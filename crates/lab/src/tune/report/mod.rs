@@ -61,8 +61,8 @@ impl<'a> TuneReport<'a> {
                 result.samples_s.len(),
             ),
             (Some(ratio), _) => format!(
-                "vmeter recommends no step, because it could not confirm a gain: the machine \
-                    with all steps that seemed to help boots {} times as fast as the original. \
+                "vmeter recommends no step, because it could not confirm a gain: with all steps \
+                    that seemed to help, the machine boots {} times as fast as the original. \
                     {searched}",
                 ratio_interval(ratio)
             ),

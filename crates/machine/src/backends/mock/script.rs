@@ -147,7 +147,7 @@ impl Script {
         };
         let mut lines = (1u32..).zip(text.lines());
         if lines.next().map(|(_, l)| l.trim()) != Some("vmeter-mock 1") {
-            let what = "expected \"vmeter-mock 1\", the format and its version".into();
+            let what = "expected \"vmeter-mock 1\" (the format and its version)".into();
             return Err(ScriptError::Line { line: 1, what });
         }
         for (number, line) in lines {

@@ -394,8 +394,8 @@ impl Builder<'_> {
         if self.root_is_memory() {
             words.push((
                 "swiotlb=noforce".into(),
-                "without this, room for persistent memory costs the guest 64 MiB of bounce \
-                    buffers",
+                "without this, a guest with room for persistent memory reserves 64 MiB for \
+                    bounce buffers",
             ));
         }
         if self.request.own_init() {

@@ -297,8 +297,8 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         });
         if let Some(cpus) = cpus {
             header.miss(format!(
-                "the options at the end of the file; vmeter found the data of {} CPUs by their \
-                 pages, and numbered the CPUs in file order",
+                "the options at the end of the file; vmeter searched the file for trace pages \
+                    instead, found the data of {} CPUs, and numbered the CPUs in file order",
                 cpus.len()
             ));
             header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
