@@ -69,12 +69,8 @@ pub struct Machine {
     pub no_inject: bool,
     /// After each run, kill every process that the command line started, daemons and orphans too.
     ///
-    /// Without --end-vm, vmeter kills nothing if the command exited with status 0. If the command
-    /// failed, vmeter kills all processes of the command's session. If the command still runs when
-    /// vmeter ends the run, vmeter kills it, its session, and its descendants in other sessions
-    /// (setsid, sudo). If vmeter ends the run because it reached the --until point, it spares the
-    /// descendants in other sessions that have no terminal. Without --end-vm, vmeter never kills a
-    /// daemon (-daemonize). vmeter lists what it leaves running.
+    /// Without --end-vm, vmeter leaves a daemon running (-daemonize), and everything that a command
+    /// left when it exited with status 0. vmeter lists what it leaves running.
     #[arg(long)]
     pub end_vm: bool,
     /// Argument to append to QEMU's command line, e.g. --vmm-arg=-device --vmm-arg=virtio-rng-pci;
