@@ -44,8 +44,9 @@ pub enum IrqError {
     },
     /// Not enough file descriptors for the eventfds.
     #[error(
-        "{wanted} vectors need one eventfd each, but this process may open at most {limit} files: \
-            raise the limit with `ulimit -Hn {wanted}` (as root) or LimitNOFILE="
+        "the vectors need one eventfd each, so this process needs up to {wanted} open files in \
+            all, but it may open at most {limit}: raise the limit with `ulimit -Hn {wanted}` (as \
+            root) or LimitNOFILE="
     )]
     Files {
         /// Files that are needed.

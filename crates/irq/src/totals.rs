@@ -104,8 +104,9 @@ pub(crate) fn advise(result: &mut IrqResult) {
         let Some(delivery) = total.delivery else { continue };
         if delivery.arrived != delivery.raised || delivery.stray > 0 {
             result.warnings.push(format!(
-                "{}: of {} raised interrupts {} arrived, and {} arrived at a vector where none \
-                    was raised: this host's KVM or the library msi-routes has a bug",
+                "{}: of {} raised interrupts, {} arrived; {} further interrupts arrived at \
+                    vectors where vmeter had raised none: this host's KVM or the library \
+                    msi-routes has a bug",
                 total.strategy, delivery.raised, delivery.arrived, delivery.stray
             ));
         }

@@ -68,8 +68,9 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "for {} pairs of {what}{example}, no host ran both, and no other runs let vmeter compare \
-            their hosts, so their difference may come from the hosts; use --runs 2 or more",
+        "for {} pairs of {what}{example}, no host ran both, and vmeter cannot compare their \
+            hosts by what else they ran, so their difference may come from the hosts; use --runs \
+            2 or more",
         adjusted.confounded.len()
     ))
 }

@@ -195,7 +195,8 @@ impl Repeats {
         };
         Some(format!(
             "--detect {effect}: with this noise, a difference of {effect} % needs {wanted} runs \
-             of each machine; vmeter made {runs}, which find {seen:.1} % with 80 % power"
+                of each machine; vmeter made {runs}: with so many, the smallest difference that \
+                it can find with 80 % power is {seen:.1} %"
         ))
     }
 

@@ -218,9 +218,9 @@ fn appliance(
 fn need_modules<'a>(modules: Option<&'a KernelPaths>, why: &str) -> Result<&'a KernelPaths> {
     modules.ok_or_else(|| {
         usage(format!(
-            "{why} needs the kernel's modules, and vmeter has modules only for the \
-            kernels in its cache: give --kernel one that `vmeter kernel list` shows, or use your \
-            own --initrd"
+            "{why} needs the kernel's modules, and vmeter has modules only for the kernels in \
+                its cache: use --kernel with a kernel that `vmeter kernel list` shows, or use \
+                your own --initrd"
         ))
     })
 }

@@ -84,8 +84,9 @@ impl std::fmt::Display for Failure {
             }
             _ => write!(
                 f,
-                "the route of GSI {gsi} is not in the table: first commit the batch that adds \
-                    the route, and do not remove the route before that commit"
+                "the route of GSI {gsi} is not in the table: commit the batch that adds the \
+                    route before you commit this batch, and remove the route only after this \
+                    batch"
             ),
         }
     }

@@ -15,8 +15,8 @@ pub(crate) fn said(facts: &RunIndex<'_>) -> Vec<String> {
     let unnamed = (by_address > 0).then(|| {
         format!(
             "{by_address} initcalls have only an address, because the kernel was built without \
-             CONFIG_KALLSYMS: --symbols FILE names them (the System.map or the vmlinux of the \
-             same build), and so does a kernel with CONFIG_KALLSYMS=y"
+                CONFIG_KALLSYMS. To see their names, give the System.map or the vmlinux of the \
+                same build with --symbols FILE, or use a kernel with CONFIG_KALLSYMS=y"
         )
     });
     unnamed.into_iter().chain(untold(facts)).chain(rough(facts)).collect()
@@ -28,10 +28,10 @@ fn untold(facts: &RunIndex<'_>) -> Option<String> {
     let spoke = facts.lines.iter().any(|line| line.on == On::Kernel);
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
         "the kernel can't trace its initcalls (no CONFIG_FTRACE), so no initcall has a name. \
-         With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel logs its \
-         initcalls and does not print them. vmeter adds the last two parameters itself if the \
-         console is quiet and vmeter may change the command line. The kernel needs no new \
-         configuration"
+            With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel logs \
+            its initcalls and does not print them. If the console is quiet, and you allow vmeter \
+            to change the command line, vmeter adds the last two parameters itself. The kernel \
+            needs no new configuration"
             .to_owned()
     })
 }

@@ -410,7 +410,7 @@ fn what_a_kernel_lacks_is_said_where_it_would_have_told_more() {
         (said(["PCI: Using", "clocksource: tsc"], 0), [0, 1, 0]),
     ] {
         let words = [
-            "--symbols FILE names them",
+            "To see their names",
             "`quiet initcall_debug log_buf_len=512K` on its",
             "off by 2.0 ms",
         ];

@@ -26,7 +26,7 @@ pub struct Bench {
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
     /// Run often enough to detect a difference of PCT percent. vmeter computes the number of runs
-    /// from the noise of the first runs; --runs is the maximum (default: exactly --runs).
+    /// from the noise of the first runs, and makes at most --runs (default: the number is fixed).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,

@@ -41,8 +41,8 @@ pub struct Boot {
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
     /// Run often enough to detect a difference of PCT percent from --baseline. vmeter computes the
-    /// number of runs from the noise of the first runs; --runs is the maximum (default: exactly
-    /// --runs).
+    /// number of runs from the noise of the first runs, and makes at most --runs (default: the
+    /// number is fixed).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
     /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
@@ -50,8 +50,9 @@ pub struct Boot {
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["overhead", "baseline", "detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
     /// Record the next VM that another program (libvirt, a daemon) starts, from the VMM's exec
-    /// until the guest is up. If you give a command after `--`, vmeter runs it once per VM; it must
-    /// start the VM. vmeter leaves the VM running.
+    /// until the guest is up. With --runs N, vmeter records N such VMs, one after the other. If you
+    /// give a command after `--`, vmeter runs it once for each of these VMs; the command must start
+    /// the VM. vmeter leaves the VM running.
     #[arg(long, conflicts_with_all = ["overhead", "baseline", "detect", "watch", "fail_if_slower", "resume", "pin", "trust", "concurrency"])]
     pub next: bool,
     /// With --next: executable file of the VMM; may be repeated (default: all VMMs in $PATH).

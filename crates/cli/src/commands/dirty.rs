@@ -87,9 +87,9 @@ const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statisti
 const RUNS: &str = "Passes of each tracker (default: 5; for the workload `migration` 3, as in the \
     published measurement). With --resume, a larger number adds passes";
 const PIN: &str =
-    "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3; the guests \
-        run on the remaining CPUs. In the passes of --vms, all threads share all CPUs (default: \
-        the first CPU)";
+    "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3 (default: the \
+        first CPU). The guests run on the remaining CPUs. In the passes of --vms, all threads \
+        share all CPUs";
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {

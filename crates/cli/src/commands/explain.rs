@@ -27,9 +27,9 @@ pub struct Explain {
     cpu_hz: Option<f64>,
     /// Explain where the time of the threads with these names goes, and what these threads wait for
     /// (default: the threads that serve a guest, or those that wait for each other most). A pattern
-    /// is a thread's name without its numbers; `puma` also matches `puma srv 1`. `*` matches any
-    /// text, `|` separates names. vmeter adds the other threads of the same processes, and their
-    /// child processes.
+    /// is a thread's name or its beginning, up to a character that is no letter: `puma` also
+    /// matches `puma srv 1`. `*` matches any text, `|` separates names. vmeter adds the other
+    /// threads of the same processes, and their child processes.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
     /// Baseline trace of the same workload. vmeter explains the additional time of the other traces

@@ -19,7 +19,7 @@ pub struct Merge {
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
-    /// a factor (how slow the host is), and divides the times that the host measured by this factor.
+    /// a factor (how slow the host is); it divides a host's times by the host's factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }

@@ -80,7 +80,7 @@ commands! {
     Show(show::Show),
     /// Write a saved run as HTML, JSON, CSV, Markdown or Perfetto.
     Report(report::Report),
-    /// Measure where the time goes from a snapshot to a ready guest.
+    /// Measure what takes the time when a VM is restored from a snapshot.
     Restore(restore::Restore),
     /// Measure how much memory the guest and the VMM use.
     Memory(memory::Memory),

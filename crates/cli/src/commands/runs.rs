@@ -28,7 +28,7 @@ pub enum Runs {
     Rm(Remove),
     /// Export one row for each saved run (--export-csv, --export-json).
     Export(Export),
-    /// Add sessions in other folders, e.g. sessions of another host.
+    /// Add sessions from other folders to the list, e.g. sessions of another host.
     Add(Add),
 }
 

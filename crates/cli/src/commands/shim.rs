@@ -104,7 +104,9 @@ fn say_installed(shim: &Installed) -> Result<Status> {
     let (shown, real) = (shell::path(file), config.real.display());
     output::line(&format!("{} starts {real} and records the boot", file.display()))?;
     output::line(&format!("records  {}", config.records.display()))?;
-    output::line("In one of these ways, make the program that starts your VMs use the shim:")?;
+    output::line(
+        "The program that starts your VMs must use the shim. Set this up in one of these ways:",
+    )?;
     output::line(&format!("  libvirt     virsh edit VM: <emulator>{}</emulator>", file.display()))?;
     output::line(&format!("  libguestfs  export LIBGUESTFS_HV={shown}"))?;
     let folder = file.parent().unwrap_or(Path::new("/"));

@@ -69,8 +69,8 @@ pub struct Machine {
     pub no_inject: bool,
     /// After each run, kill every process that the command line started, daemons and orphans too.
     ///
-    /// Without --end-vm, vmeter leaves a daemon running (-daemonize), and everything that a command
-    /// left when it exited with status 0. vmeter lists what it leaves running.
+    /// Without --end-vm, vmeter does not kill a daemon (-daemonize), or a process that still runs
+    /// after the command exited with status 0. vmeter lists such processes.
     #[arg(long)]
     pub end_vm: bool,
     /// Argument to append to QEMU's command line, e.g. --vmm-arg=-device --vmm-arg=virtio-rng-pci;

@@ -238,8 +238,8 @@ fn on_every_cpu(
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
         suggestion: "lock the buffer in memory only once; then no hypercall waits for \
-            move_pages, mbind or (formerly) mlock, which drain lists on every CPU or wait for \
-            every CPU; stop-gap: fewer CPUs for dom0"
+            move_pages, mbind or (in older kernels) mlock: these calls drain lists on every CPU \
+            or wait for every CPU; stop-gap: fewer CPUs for dom0"
             .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

@@ -55,8 +55,9 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => "its process has a thread that --comm names (two threads count as one \
-                process if one wakes the other by futex), or such a process started it"
+            Some(true) => "a thread of its process has a name that --comm gives, or a process \
+                with such a thread started it (vmeter counts two threads as one process if one \
+                wakes the other by futex)"
                 .to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
@@ -66,8 +67,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: one of the two waits for the other \
-                        during {} of the time; it waited {} times",
+                    "it and {} wait for each other in turn: their two waits together take {} of \
+                        the time; it waited {} times for the other",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -41,9 +41,10 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
     let gaps = files.filter_map(|file| Some((*file, view.evidence.ends.gaps(*file)?)));
     gaps.map(|(file, part)| {
         format!(
-            "{}: {} of the switches do not continue from the previous switch on the same CPU: \
-                the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
-                not know which other threads had a CPU or woke a waiting thread",
+            "{}: in {} of the switches, the thread that leaves the CPU is not the one that the \
+                previous switch put on this CPU: the trace has only some threads (set_event_pid, \
+                perf without -a), so vmeter does not know which other threads had a CPU or woke \
+                a waiting thread",
             view.file(file),
             brief_percent(part)
         )

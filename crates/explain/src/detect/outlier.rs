@@ -18,8 +18,9 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         false => format!("mean {} (median {})", view.time(mean), view.time(median)),
     };
     let claim = format!(
-        "{name}: {own}; the median is {} for {} others, so this one takes {} times as much. {} \
-            {} take {} more than the median: {} of the traced time",
+        "{name}: {own}; the median is {} for {} others, so this one takes {} times as much. \
+            Together, its {} {} take {} more than they would take at that median: {} of the \
+            traced time",
         view.time(peers.typical),
         peers.count,
         three_digits(peers.ratio),

@@ -125,8 +125,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
             "{name} {} times: call n moves {} + {} × n bytes (R² {}), so the total, {}, grows \
-                with the square of the number of calls. The {names} take {}; they and the \
-                threads' calls that open, truncate or rename a file take {}",
+                with the square of the number of calls. The {names} take {}; together with the \
+                calls by which these threads open, truncate or rename files, they take {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -352,8 +352,8 @@ fn hand_over(
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
         "{} waits {count} times for {} to wake it, and each round takes {round} on average; the \
-            waiter computes for {computing} of its recorded time ({}), and the rest is calls, \
-            wake-ups and waits for a CPU",
+            waiter computes for {computing} of its recorded time ({}), and spends the rest of \
+            that time on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)

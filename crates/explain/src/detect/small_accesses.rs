@@ -98,9 +98,9 @@ impl SmallAccesses {
             )],
             suggestion: remedy(&name).into(),
             subject: name,
-            confirm: "perf kvm stat record -p PID; perf kvm stat report --event=ioport (or \
-                --event=mmio, to see count and time of the accesses to each port or address; \
-                then let the guest use DMA or a paravirtual device, and record again)"
+            confirm: "perf kvm stat record -p PID; perf kvm stat report --event=ioport (the \
+                count and time of the accesses to each port, or, with --event=mmio, to each \
+                address; then let the guest use DMA or a paravirtual device, and record again)"
                 .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()

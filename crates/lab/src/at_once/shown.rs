@@ -272,7 +272,8 @@ fn knee(levels: &Levels) -> String {
     match levels.knees.first() {
         Some(knee) => format!(
             "{slope}. There is a knee between {} and {} VMs: at this step, the time of each VM \
-                rises by {} more than the trend of the steps without a knee (p {}).",
+                rises by {} more than predicted by the trend, which vmeter computes from the \
+                steps that have no knee (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),

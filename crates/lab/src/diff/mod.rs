@@ -140,8 +140,8 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
     if a.folder != b.folder && differs && !exact {
         warnings.push(
             "the two sessions ran at different times, and the host may have changed in between. \
-                To exclude the host, run both machines in turn (`vmeter boot --baseline`, `vmeter \
-                bench --vs`)"
+                To rule out the host as the cause, run both machines in turn (`vmeter boot \
+                --baseline`, `vmeter bench --vs`)"
                 .into(),
         );
     }

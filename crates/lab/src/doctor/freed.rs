@@ -22,8 +22,9 @@ pub(super) fn freed() -> Check {
         Name::Freed,
         Status::Poor,
         "this host returns freed memory to its hypervisor within 2 s (free page reporting)",
-        "every second boot may be slower, because it takes page faults on memory that the host \
-         had taken back: use more --runs; boot --overhead cancels this effect (ABBA order)",
+        "every second boot may be slower, because it takes page faults on memory that the \
+            hypervisor had taken back: use more --runs, or `vmeter boot --overhead`, which \
+            cancels this effect (ABBA order)",
     )
 }
 

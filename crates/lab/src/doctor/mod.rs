@@ -144,9 +144,9 @@ fn ptrace() -> Check {
             name,
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
-            "vmeter cannot see when the VMM reaches its entry point, main and its exit, or read \
-                the guest's RAM; nobody can lower this setting while the kernel runs: remove it \
-                from the host's configuration, and reboot",
+            "vmeter cannot see when the VMM reaches its entry point, enters main and exits, and \
+                cannot read the guest's RAM; nobody can lower this setting while the kernel \
+                runs: remove it from the host's configuration, and reboot",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,

@@ -123,9 +123,10 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
                 more with `vmeter range --resume`"
         ),
         Needs::OtherBuilds(floor) => format!(
-            "no number of runs finds a step of {asked} %, because the noise between commits is \
-                too large: {floor:.1} % is the smallest step found with 80 % power. --builds N \
-                averages out the noise of code layout"
+            "even with the most runs that --detect makes, vmeter cannot find a step of {asked} \
+                %, usually because the noise between commits is too large: {floor:.1} % is the \
+                smallest step that it can then find with 80 % power. --builds N averages out the \
+                noise of code layout"
         ),
     }
 }

@@ -124,10 +124,11 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     }
     if change.other_days {
         return format!(
-            "{took} Undecided: the new sessions and the earlier ones began on different days \
-                (UTC): one group on weekdays, the other on weekends. The machine may be \
-                {as_word}, or only its host on those days. To decide, measure on the same days \
-                of the week, or use vmeter boot --baseline, which boots both machines in turn."
+            "{took} Undecided: of the new and the earlier sessions, one group is from weekdays, \
+                the other from weekends (UTC). Either the machine is {as_word}, or the host was \
+                {as_word} when the new sessions ran. To decide, measure on the same days of the \
+                week, or use vmeter boot --baseline, which alternates boots of the old and the \
+                new machine."
         );
     }
     if change.verdict == TrendVerdict::Undecided {
@@ -328,7 +329,7 @@ mod tests {
         let apart = on(&|i| days[i as usize]);
         let change = apart.changes.first().expect("a change");
         assert!(change.other_days && change.verdict == TrendVerdict::Undecided, "{change:?}");
-        assert!(sentence(&apart, change).contains("on different days"));
+        assert!(sentence(&apart, change).contains("from weekdays"));
         let change = on(&|i| i).changes[0].clone();
         assert_eq!(change.verdict, TrendVerdict::Faster, "{change:?}");
     }

@@ -18,8 +18,9 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; a round ends, and the next one starts, when QEMU can send the rest of \
-        the round within the downtime limit; the guest is stopped during the last round";
+    "one run per setting; as soon as QEMU can send the rest of a round within the downtime \
+        limit, this round ends and the next one starts; the guest is stopped during the last \
+        round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 

@@ -111,10 +111,10 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
     }
     if stood > 0 {
         warnings.push(format!(
-            "{PAUSED} for about {:.1} s while vmeter followed the VM: the VM was paused. vmeter \
-                shows each guest event from before the pause too late by the length of the \
-                pause, so the span that ends at the guest's first event is too long by the same \
-                length",
+            "{PAUSED} for about {:.1} s while vmeter followed the VM: the VM was paused. For \
+                guest events before the pause, the times that vmeter shows are too late by the \
+                length of the pause. So the span that ends at the guest's first event is too \
+                long by the same length",
             seconds(stood)
         ));
     }
@@ -201,8 +201,8 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 
 /// Of a VM that was reset, or whose kernel started another.
 pub const RESTARTED: &str =
-    "the guest restarted while vmeter followed it: the report shows the log of the newest \
-        kernel, and puts all earlier time in the spans before that kernel";
+    "the guest restarted while vmeter followed it: the report shows only the log of the newest \
+        kernel; all the time before that kernel started is in the spans that precede it";
 
 /// How it is said that the VM was paused.
 pub const PAUSED: &str = "the guest's clock stood still";

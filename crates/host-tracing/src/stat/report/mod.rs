@@ -39,9 +39,9 @@ pub struct TraceStatReport<'a> {
 
 /// What the columns of the threads are.
 const THREADS: &str =
-    "share of the trace's duration; \"not recorded\": no event shows what the thread did; the \
-        time before the thread's first event is in no column; the time after its last event \
-        counts as the state that the thread was in";
+    "share of the trace's duration, from the thread's first event on; no column has the time \
+        before that event; \"not recorded\": no event shows what the thread did; vmeter counts \
+        the time after the thread's last event for the state in which this event left the thread";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [

@@ -48,8 +48,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     document.push(Block::Paragraph(if versus.is_of_two() {
         format!(
             "Counts ({per}): conditional test of two Poisson rates. Times: rank-sum test. \
-             Because events come in bursts, vmeter also compares slices of the traces' time by \
-             Welch's test, and reports the larger p-value. {tests} Two recordings of the same \
+             Because events come in bursts, vmeter also divides each trace into slices of equal \
+                 length, compares the slices by Welch's test, and reports the larger p-value. {tests} Two recordings of the same \
              machine also differ. To compare machines, give two or more recordings of each: FILE \
              FILE --vs OTHER --vs OTHER."
         )

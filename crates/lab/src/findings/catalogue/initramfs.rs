@@ -51,7 +51,7 @@ pub(super) const LIBC: Finding = Finding {
         is dynamically linked",
     published: "2.6 → 1.8 MB of initramfs (dietlibc)",
     stand_in: "vmeter's init uses no C library; in one of the two machines that vmeter compares, \
-        it also runs a program that is dynamically linked with glibc",
+        this init also runs a program that is dynamically linked with glibc",
     expected: &["/init:run /usr/bin/true", "initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_true), Kernel("vmeter.run=/usr/bin/true")], &[])],
     price: Price::GuestFiles,

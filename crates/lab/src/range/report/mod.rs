@@ -116,8 +116,8 @@ impl<'a> RangeReport<'a> {
             },
             RangeVerdict::Undecided => format!(
                 "Undecided. If one commit made the change, it is one of {} ({sure} sure); more \
-                 runs can show which one. If several commits made the change, use `vmeter range` \
-                 without --bisect, which measures every commit.",
+                    runs can show which one. If several commits made the change, use `vmeter \
+                    range` without --bisect: it then measures every commit.",
                 result.suspects.len()
             ),
             RangeVerdict::NotMeasurable => {
@@ -177,8 +177,8 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Not confirmed: in the first round of boots, slow ones were {} from {last} \
-                        on, but a second round with all commits shows no such change ({shares}).",
+                    " Not confirmed: in the first round, slow boots were {} from {last} on; in a \
+                        second round with all commits they were not ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }
@@ -260,9 +260,9 @@ impl<'a> RangeReport<'a> {
             );
         }
         format!(
-            "{last} is {verdict} than {first} {figures}. A single one of these {} commits caused \
-                this, or each caused a part: make more runs of each to find out (--resume with \
-                --runs N).",
+            "{last} is {verdict} than {first} {figures}. These runs do not show whether only one \
+                of these {} commits caused this or each of them caused a part: to find out, make \
+                more runs of each commit (--resume with --runs N).",
             commits.len()
         )
     }
@@ -559,12 +559,12 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "vmeter looks for the commits that changed the time of most boots; a rare slow boot \
-            counts as one boot, however long it took. In at most 5 % of ranges without a change, \
-            vmeter names a wrong commit. Except with --no-place or --shard, vmeter then makes \
-            new boots to check each change and measure its size: the first sentence has the \
-            result of the new boots, the table has all boots. vmeter names a change only if the \
-            new boots confirm it."
+        "vmeter looks for the commits after which most boots take longer or shorter; a rare slow \
+            boot counts as one boot, however long it took. In at most 5 % of ranges without a \
+            change, vmeter names a wrong commit. Without --no-place and --shard, vmeter then \
+            makes new boots to check each change and measure its size, and names a change only \
+            if they confirm it: the first sentence of this report has the result of the new \
+            boots, the table has all boots."
             .to_owned()
     }
 }
