@@ -174,7 +174,7 @@ pub(crate) fn explain(timeline: &Timeline, facts: &RunIndex<'_>) -> Vec<String> 
                 snapshot's files with --image FILE"
         }
         (true, false) => {
-            "vmeter did not see when the guest resumed (no KVM exits, no trace of the VMM)"
+            "vmeter did not see when the guest resumed (no KVM exits and no VMM trace)"
         }
         (true, true) => "in this time vmeter did not see the VMM load any part of the snapshot",
     };
