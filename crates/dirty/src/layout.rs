@@ -162,8 +162,8 @@ impl Layout {
             let number = slot.number;
             if !whole(slot.bytes) {
                 return wrong(format!(
-                    "the size of slot {number} must be a multiple of 4096 bytes, at most 256 GiB \
-                        (bytes, or a number with K, M or G)"
+                    "the size of slot {number} must be a multiple of 4096 bytes and at most 256 \
+                        GiB; give it in bytes, or as a number with K, M or G"
                 ));
             }
             if slots[..i].iter().any(|other| other.number == number) {

@@ -364,8 +364,8 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
             not_a_kernel(
                 path,
                 format!(
-                    "found a truncated bzImage: its payload of {length} bytes at {start} exceeds \
-                        the file of {} bytes",
+                    "found a truncated or damaged bzImage: its header places a payload of \
+                        {length} bytes at byte {start}, but the file has {} bytes",
                     data.len()
                 ),
             )

@@ -114,8 +114,9 @@ fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
     let listed: Vec<String> = models.into_iter().collect();
     (listed.len() > 1).then(|| {
         format!(
-            "the hosts have different CPU models ({}): vmeter divides by one factor for each \
-                host, which is wrong for phases that scale differently",
+            "the hosts have different CPU models ({}): vmeter divides the times of each host by \
+                one factor, which is wrong for phases that differ between the hosts by another \
+                factor",
             listed.join("; ")
         )
     })

@@ -162,7 +162,8 @@ fn start_error(
     };
     let hint = match error.raw_os_error() {
         Some(libc::ENOENT) if stage == "execve" => {
-            "; the file is there, so its interpreter is missing (the #! line or the ELF loader)"
+            "; the file is there, so its interpreter is missing (the program that its #! line \
+                names, or its ELF loader)"
         }
         Some(libc::ENOEXEC) => "; not an ELF file, and a script needs a #! line",
         _ => "",

@@ -65,8 +65,8 @@ pub enum RouteError {
     NotExternal,
     /// A gate can be given up only where its message may go to KVM by itself.
     #[error(
-        "KVM_SIGNAL_MSI is not allowed: call Router::set_signals(true) first, if the kernel has it \
-         and the seccomp filter lets it pass"
+        "KVM_SIGNAL_MSI is not allowed: if the kernel has this ioctl and the seccomp filter lets \
+            it pass, call Router::set_signals(true) first"
     )]
     NoSignals,
     /// An eventfd that would block its reader.

@@ -64,8 +64,8 @@ impl RunOptions {
             return Ok(());
         }
         Err(usage(format!(
-            "{machines} machines with {each} runs each need {all} runs, but a session can have at \
-                most {MAX_PLANNED}: use fewer --runs, or vary fewer values"
+            "{machines} machines with {each} runs per machine make {all} runs, but a session can \
+                have at most {MAX_PLANNED}: use fewer --runs, or vary fewer values"
         )))
     }
 

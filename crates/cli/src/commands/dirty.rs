@@ -54,7 +54,7 @@ pub struct Dirty {
     /// Frames per second of the workload gui (default: 60).
     #[arg(long, value_name = "N")]
     hz: Option<u32>,
-    /// Privilege level of the guest's code, 3 or 0. This needs a host whose KVM runs code of this
+    /// Privilege level of the guest's code, 3 or 0. The host's KVM must run code of the chosen
     /// level natively (default: 3).
     #[arg(long, value_name = "N")]
     ring: Option<u8>,
@@ -84,8 +84,8 @@ pub struct Dirty {
 /// Largest file of slots that is read, bytes.
 const MAX_SLOTS_FILE: u64 = 1 << 20;
 const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statistics (default: 0)";
-const RUNS: &str = "Passes of each tracker (default: 5; for the workload `migration` 3, as in the \
-    published measurement). With --resume, a larger number adds passes";
+const RUNS: &str = "Passes of each tracker (default: 3 for the workload `migration`, as in the \
+    published measurement, and 5 for the others). With --resume, a larger number adds passes";
 const PIN: &str =
     "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3 (default: the \
         first CPU). The guests run on the remaining CPUs. In the passes of --vms, all threads \

@@ -31,8 +31,8 @@ pub struct Findings {
     /// How often (default: 10 of each machine).
     #[command(flatten)]
     pub runs: Runs,
-    /// Command line of your own VMM. vmeter measures the causes found in that machine, and their
-    /// remedies.
+    /// Command line of your own VMM. vmeter checks which causes that machine has, and measures these
+    /// causes and their remedies.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

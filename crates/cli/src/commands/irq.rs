@@ -38,7 +38,7 @@ pub struct Irq {
     /// vm_per_vector, vm_per_device, vm_per_vm (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Range of vector counts for which vmeter measures how the time grows, one of the words below
+    /// Vector counts for which vmeter measures how the time grows: give one of the words below
     /// (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,

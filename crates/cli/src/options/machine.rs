@@ -61,7 +61,7 @@ pub struct Machine {
     /// `vmeter diff` show it as NAME; may be repeated (default: none).
     #[arg(long, value_name = "NAME=REGEX")]
     pub mark: Vec<String>,
-    /// Give up on a boot after this many seconds [default: 120; with --accel icount 600].
+    /// Give up on a boot after this many seconds [default: 120, or 600 with --accel icount].
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
     /// Run the command line after `--` exactly as given, without vmeter's additions.

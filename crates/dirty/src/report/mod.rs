@@ -405,7 +405,7 @@ impl Report for DirtyReport<'_> {
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
             let note = format!(
-                "in ns, measured with vmeter's copies of KVM's loops, in the passes with the \
+                "in ns; vmeter timed its own copies of KVM's loops, in the passes that used the \
                     tracker {told}; {WAYS}"
             );
             document.heading("Time to read the bitmap, by pass and slot", note);
@@ -419,8 +419,8 @@ impl Report for DirtyReport<'_> {
         self.trackers(&mut document);
         if !self.result.together.is_empty() {
             let note =
-                "how long vmeter takes for all slots of one VM; collect: in the tracker; read: \
-                    in the strategy";
+                "time for all slots of one VM; collect: the tracker collects the dirty pages; \
+                    read: the strategy reads the bitmaps";
             document.heading("VMs at once", note);
             document.push(Block::Table(self.together()));
         }

@@ -136,8 +136,8 @@ impl DeviceModel {
             )
         });
         let claim = format!(
-            "{count} port accesses take {} in all, each measured from VMEXIT to VMENTRY ({} of \
-                the traced time), most of it in: {}",
+            "{count} port accesses, each measured from VMEXIT to VMENTRY, take {} in all ({} of \
+                the traced time); most of this time goes to: {}",
             view.time(total as f64),
             brief_percent(view.share(total)),
             named.collect::<Vec<_>>().join("; ")

@@ -67,8 +67,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: their two waits together take {} of \
-                        the time; it waited {} times for the other",
+                    "it and {} wait for each other in turn: the waits of both sides together \
+                        take {} of the time; it waited {} times for the other",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -97,8 +97,8 @@ impl LogGap {
             suggestion: known.map_or_else(
                 || {
                     format!(
-                        "find what QEMU waits for between these two events (start in its source \
-                            where it logs {before}), and log that as well"
+                        "find what QEMU waits for between these two events, and log that as \
+                            well: begin to search QEMU's source at the place that logs {before}"
                     )
                 },
                 |(_, remedy)| (*remedy).to_string(),

@@ -66,7 +66,8 @@ impl SlowInLog {
             why: Why::Logged,
             key: Some(key),
             summary: format!(
-                "{name} takes up to {} per access, {} of the traced time, according to the device model's log",
+                "{name} takes at most {} in the median access and at most {} of the traced time, \
+                    according to the device model's log",
                 view.time(median),
                 brief_percent(view.share(subject.total))
             ),

@@ -187,8 +187,8 @@ fn grows(
                 view.time(growth.last)
             ),
             format!(
-                "call n of {} takes {} + {} × n (R² {}): {} in all, quadratic in the number of \
-                    calls",
+                "of {} calls, the n-th takes {} + {} × n (R² {}): the calls take {} in all, and \
+                    this total is quadratic in the number of calls",
                 grouped(&calls.count.to_string()),
                 view.time(growth.intercept.max(0.0)),
                 view.time(growth.slope),

@@ -370,7 +370,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
         }
         (Why::Timer, _) if cause.held_back() => (
             "find what makes the vCPU's thread sleep while its guest has work, e.g. a \
-                migration's auto-converge, or retries of a call"
+                migration's auto-converge, or a call that the thread repeats after a pause"
                 .into(),
             "strace -f -T -e trace=/nanosleep,/poll,futex -p PID",
         ),

@@ -90,8 +90,8 @@ pub fn diet(
 ) -> Result<DietResult> {
     if !options.spec.command.is_empty() {
         return Err(usage(
-            "kernel diet replaces the kernel of a machine that options describe: \
-            use --machine, --memory and so on instead of a command line after --",
+            "kernel diet needs a machine described by options, because it replaces the machine's \
+                kernel: use --machine, --memory and so on instead of a command line after --",
         ));
     }
     let full = match &options.from {

@@ -106,8 +106,8 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
         Needs::Runs(runs) if runs <= have => format!(
-            "a step of {asked} % that affects a quarter of the commits is found with 80 % power \
-             ({have} runs of each)"
+            "if a quarter of the commits have a step of {asked} %, vmeter finds it with 80 % \
+                power ({have} runs of each commit)"
         ),
         Needs::Runs(runs) if have >= MOST => {
             let times = (f64::from(runs) / f64::from(have)).sqrt();

@@ -370,8 +370,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     }
     if spec.no_inject {
         return Err(usage(
-            "leave out --no-inject: to make and restore a snapshot, vmeter must add words to the \
-                command line",
+            "leave out --no-inject: to make and restore a snapshot, vmeter must add options to \
+                QEMU's command line",
         ));
     }
     let memory_mib = argv::memory_mib(&base.machine.argv).unwrap_or(128);

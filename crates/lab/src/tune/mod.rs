@@ -110,8 +110,9 @@ fn begun(options: &TuneOptions, watch: &mut Watch<'_>) -> Result<Session> {
     let cache = cache_dir()?;
     if options.allow.contains(&Allow::KernelBuild) && kernel_build::list_in(&cache).is_empty() {
         return Err(usage(
-            "--allow kernel-build: no kernel is built, and vmeter tune itself builds none; first run \
-             `vmeter kernel diet` or `vmeter kernel build --config minimal`",
+            "--allow kernel-build: there is no kernel that vmeter built earlier, and vmeter tune \
+                itself builds none; first run `vmeter kernel diet` or `vmeter kernel build \
+                --config minimal`",
         ));
     }
     watch.progress.note("looking for what may be tried");

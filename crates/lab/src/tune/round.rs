@@ -91,8 +91,8 @@ impl Round {
                         below --worth"
                 )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(
-                    "at the end of the budget, this step seemed to save {}; the last measurement \
-                        therefore includes this step",
+                    "when the budget for the search ended, this step seemed to save {}; vmeter \
+                        therefore kept it in the machine for the last measurement",
                     compact_seconds(found.mean)
                 )),
                 (None, Raced::Open { .. }) => Ok(format!(

@@ -340,8 +340,8 @@ fn look(
         seen.insert(pid, (started, is));
         if is && before.is_none_or(|before| before != (started, true)) && found.is_none() {
             let error_ns = LOOK.as_nanos() as Ns * 2;
-            let how = "vmeter searched /proc for the VMM every 2 ms; as root, vmeter gets a \
-                report from the kernel";
+            let how = "vmeter searched /proc for the VMM every 2 ms; if vmeter runs as root, the \
+                kernel tells vmeter when the VMM starts";
             let executed =
                 |(image, argv)| Executed { pid, image, argv, exec_ns: at, error_ns, how };
             found = wanted.is(pid, passed).map(executed);

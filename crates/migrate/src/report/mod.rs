@@ -149,8 +149,9 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs; vmeter stops the destination, lets the source continue until \
-                it has written the same number of pages, and compares the RAMs",
+            "SHA-256 of both RAMs; vmeter stops the guest at the destination, lets the guest at \
+                the source continue until it has written as many pages as the other, and \
+                compares the RAMs",
         ));
         facts
     }

@@ -26,8 +26,8 @@ const MOST: usize = 1 << 15;
 
 /// What the probe saw, in the run's folder: a line that says at which stop, then its own.
 pub const FILE: &str = "kvm-slots.txt";
-const HEAD: &str = "# calls that set KVM's memory slots, until vmeter paused this process (pid) \
-    at this CLOCK_MONOTONIC (ns):";
+const HEAD: &str = "# calls that set KVM's memory slots before vmeter paused the VMM; the VMM's \
+    pid, and the time of the pause (CLOCK_MONOTONIC, ns):";
 /// More than a probe gives.
 const LONGEST: u64 = 8 << 20;
 

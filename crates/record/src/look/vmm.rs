@@ -133,8 +133,8 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let mend = match rustix::process::geteuid().is_root() {
-                true => "even root cannot read it, because vmeter is in a container or a security \
-                        module forbids it: run vmeter look on the host itself"
+                true => "even root cannot read it, because either a security module forbids it \
+                    or vmeter is in a container: run vmeter look on the host itself"
                     .to_owned(),
                 false => format!(
                     "run vmeter look as the VMM's user and group, or as root: sudo vmeter look \

@@ -82,7 +82,7 @@ impl Parameters {
         few(all, all.saturating_sub(untimed)).then(|| {
             format!(
                 "vmeter began to time the VMM's page faults {:.1} ms after the VMM had mapped \
-                    the snapshot: {untimed} of {all} major faults had begun before",
+                    the snapshot: {untimed} of {all} major faults began before the timing did",
                 self.late_ns as f64 / 1e6
             )
         })

@@ -215,8 +215,7 @@ fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
         })
         .collect();
     let text = format!(
-        "{}: these runs are outliers, but all figures include them: {}; a quiet host or --pin \
-            reduces outliers",
+        "{}: all figures include these outliers: {}; a quiet host or --pin reduces outliers",
         machine.label,
         named.join(", ")
     );

@@ -9,8 +9,8 @@ pub(super) const VCPUS: Finding = Finding {
     cause: registry::VCPUS,
     what: "the kernel starts and checks the further vCPUs, and makes their threads, one vCPU \
         after another",
-    published: "4 vCPUs take 200 ms more than 1; each added vCPU spends about 25 ms in \
-        check_tsc_sync_target",
+    published: "a boot with 4 vCPUs takes 200 ms longer than a boot with 1 vCPU; each added vCPU \
+        spends about 25 ms in check_tsc_sync_target",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
     contrasts: &[

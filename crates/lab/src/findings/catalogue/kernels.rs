@@ -13,7 +13,7 @@ serio_init,evdev_init,netlbl_init,big_key_init,iommu_init,intel_pstate_init";
 
 pub(super) const CUSTOM: Finding = Finding {
     cause: registry::CUSTOM_KERNEL,
-    what: "kernel parts that an appliance does not use, and of which an initcall takes longer \
+    what: "kernel parts that an appliance does not use, each with an initcall that takes longer \
         than 1 ms",
     published: "697 → 567 ms before user space",
     stand_in: "if no such kernel is built: Debian's kernel with initcall_blacklist= to skip these \

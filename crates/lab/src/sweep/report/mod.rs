@@ -147,8 +147,8 @@ impl<'a> SweepReport<'a> {
         (count > 0).then(|| {
             let all = self.result.points.len();
             format!(
-                "vmeter does not know how the guests of {count} of {all} points ended, and does \
-                    not compare these points."
+                "At {count} of {all} points, vmeter does not know how the guests ended, so it \
+                    does not compare these points."
             )
         })
     }
