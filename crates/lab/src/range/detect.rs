@@ -38,7 +38,7 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let Some(asked) = record.detect else { return Ok(()) };
     if is_shard {
         return Err(usage(
-            "--detect chooses the number of runs from the first runs, but all shards need the \
+            "--detect decides after the first runs how many more to make, but all shards need the \
                 same plan: measure on one host without --shard, or give all shards --runs N \
                 instead of --detect",
         ));
