@@ -273,7 +273,7 @@ fn a_client_of_a_daemon_is_no_vmm() {
         let said = crate::common::one_line(&ran.stderr);
         assert!(said.contains("no VMM was seen among its processes"), "{name}: {said}");
         let pid = format!("(pid {})", std::process::id());
-        assert!(said.contains(" asked ") && said.contains(&pid), "{name}: {said}");
+        assert!(said.contains(" is a client of ") && said.contains(&pid), "{name}: {said}");
         assert_eq!(ran.stdout, "", "{name}: nothing was measured");
     }
     let ran = boot(&["--until", "line:ready"], &[client, text(&vmm)]);

@@ -152,7 +152,7 @@ fn what_is_ended_with_a_launcher_is_said() {
     assert!(!is_alive(pid(&ended)), "{ended}");
     let help = lab.run(&["boot", "--help"]).stdout;
     let help = crate::common::one_line(&help);
-    assert!(help.contains("vmeter also kills a VM that has a session of its own (setsid)"));
+    assert!(help.contains("does not kill a daemon (-daemonize)"));
 }
 
 #[test]

@@ -98,6 +98,6 @@ fn ranges_and_sweeps_compare_no_unknown_ends() {
     let ran = guests.lab.run(&all);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     let said = headline(&ran);
-    assert!(said.contains("the guests of 2 of 2 points ended"), "{said}");
+    assert!(said.contains("At 2 of 2 points, vmeter does not know how the guests ended"), "{said}");
     assert!(!said.contains("costs"), "{said}");
 }

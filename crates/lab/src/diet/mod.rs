@@ -94,6 +94,12 @@ pub fn diet(
                 kernel: use --machine, --memory and so on instead of a command line after --",
         ));
     }
+    if options.runs.resume.is_some() || options.runs.shard.is_some() {
+        return Err(usage(
+            "kernel diet has no session to resume or to split: the same command goes on, because \
+                finished kernels are in the cache",
+        ));
+    }
     let full = match &options.from {
         Some(dir) => crate::boot::result(&Session::open(dir)?)?,
         None => boot_once(options, None, MEASURED, watch)?,

@@ -89,7 +89,7 @@ impl BootReport<'_> {
             notes.push("if a run lacks the activity, vmeter counts 0 for that run");
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
-            notes.push("a+b: one span of both, as no marker shows where a ends");
+            notes.push("a+b: time of a or of b, as no marker shows where a ends");
         }
         if all().any(|activity| activity.name == OBSERVE) {
             notes.push("vmeter:observe: vmeter holds the VMM");
