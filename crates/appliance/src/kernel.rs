@@ -7,8 +7,7 @@
 use crate::cache;
 use crate::command::Tool;
 use crate::error::{At, Error, Result};
-use crate::modules;
-use crate::modules::ModulesFrom;
+use crate::modules::{self, ModulesFrom};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! From what is asked for to a `.config` that the sources took.
 
 use super::drop::{self, Change, Plan, Selectors};
-use super::lines::{Line, DEBIAN, MINIMAL};
+use super::lines::{setting, Line, DEBIAN, MINIMAL};
 use super::make::MAKE;
 use super::{BuildOptions, Config, Cut};
 use crate::error::{At, Error, Result};
@@ -75,15 +75,21 @@ fn custom(options: &BuildOptions, source: &Path, work: &Path) -> Result<(String,
     let (initcalls, kept) = ((&options.initcalls[..], options.long_s), &options.kept);
     let mut plan = Plan::new(drop::verdicts(source, &values(&before), initcalls, kept));
     let selectors = Selectors::of(source);
+    let mut changes = plan.changes();
+    let mut text = debian(options, source, work, &changes)?;
     for _ in 0..ROUNDS {
-        let text = debian(options, source, work, &plan.changes())?;
-        if !plan.widen(&values(&text), &selectors, kept) {
+        let tries = plan.widen(&values(&text), &selectors, kept);
+        // With what selects an option, and without what Kconfig did not take.
+        let next = plan.changes();
+        if next != changes {
+            text = debian(options, source, work, &next)?;
+            changes = next;
+        }
+        if !tries {
             break;
         }
     }
-    // Without what Kconfig did not take.
-    let text = debian(options, source, work, &plan.changes())?;
-    Ok((text, Cut { changes: plan.changes(), verdicts: plan.verdicts }))
+    Ok((text, Cut { changes, verdicts: plan.verdicts }))
 }
 
 /// Options that are on, with their values.
@@ -92,10 +98,7 @@ pub(super) fn values(text: &str) -> BTreeMap<&str, &str> {
 }
 
 fn written(line: &Line) -> String {
-    match line.value {
-        "n" => format!("# CONFIG_{} is not set\n", line.option),
-        value => format!("CONFIG_{}={value}\n", line.option),
-    }
+    setting(line.option, line.value)
 }
 
 fn run(source: &Path, work: &Path, fragment: Option<&Path>, target: &str) -> Result<()> {

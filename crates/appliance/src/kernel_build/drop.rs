@@ -6,7 +6,7 @@
 //! otherwise, or not at all, is left in. Kconfig keeps an option that another one selects: those
 //! that select it go as well, unless the guest needs one of them.
 
-use super::lines::{INSTEAD, MINIMAL, NEEDED};
+use super::lines::{setting, INSTEAD, MINIMAL, NEEDED};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,10 +45,7 @@ pub struct Change {
 impl Change {
     /// As a line of a `.config`.
     pub fn line(&self) -> String {
-        match self.value {
-            "n" => format!("# CONFIG_{} is not set\n", self.option),
-            value => format!("CONFIG_{}={value}\n", self.option),
-        }
+        setting(&self.option, self.value)
     }
 
     fn off(option: &str) -> Self {
@@ -67,7 +64,7 @@ const FOLDERS: [&str; 16] = [
     "arch/x86", "block", "certs", "crypto", "drivers", "fs", "init", "io_uring", "ipc", "kernel",
     "lib", "mm", "net", "security", "sound", "virt",
 ];
-/// A larger file is none of C.
+/// A larger file is neither C nor Kconfig.
 const MAX_FILE: u64 = 4 << 20;
 
 /// What is to become of each initcall, the longest first. One of less than `long_s` stays.
@@ -176,23 +173,12 @@ pub(super) struct Selectors(BTreeMap<String, BTreeSet<String>>);
 impl Selectors {
     pub(super) fn of(source: &Path) -> Self {
         let mut found = Selectors::default();
-        let mut folders = vec![source.to_owned()];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                let elsewhere = folder.ends_with("arch") && name != "x86";
-                if kind.is_dir() && !elsewhere {
-                    folders.push(path);
-                } else if kind.is_file()
-                    && name.starts_with("Kconfig")
-                    && entry.metadata().is_ok_and(|m| m.len() <= MAX_FILE)
-                {
-                    found.read(&String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()));
-                }
-            }
-        }
+        let here = |folder: &Path| {
+            let of_arch = folder.parent().is_some_and(|above| above.ends_with("arch"));
+            !of_arch || folder.ends_with("x86")
+        };
+        let is_one = |name: &str| name.starts_with("Kconfig");
+        each_text(vec![source.to_owned()], here, is_one, |_, text| found.read(text));
         found
     }
 
@@ -251,23 +237,41 @@ fn needed<'k>(option: &str, kept: &'k Kept) -> Option<&'k str> {
 /// The files in which these functions are made initcalls.
 fn files_of(source: &Path, functions: &[&str]) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
-    let mut folders: Vec<PathBuf> = FOLDERS.iter().map(|folder| source.join(folder)).collect();
+    let folders = FOLDERS.iter().map(|folder| source.join(folder)).collect();
+    each_text(
+        folders,
+        |_| true,
+        |name| name.ends_with(".c"),
+        |path, text| {
+            for function in made_here(text, functions) {
+                found.entry(function.to_owned()).or_insert_with(|| path.to_owned());
+            }
+        },
+    );
+    found
+}
+
+/// Reads each file of these folders and those in them, as far as they are entered, that has a
+/// wanted name.
+fn each_text(
+    mut folders: Vec<PathBuf>,
+    is_entered: impl Fn(&Path) -> bool,
+    is_wanted: impl Fn(&str) -> bool,
+    mut read: impl FnMut(&Path, &str),
+) {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
             if kind.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "c")
-                && entry.metadata().is_ok_and(|m| m.len() <= MAX_FILE)
+                folders.extend(Some(path).filter(|path| is_entered(path)));
+            } else if kind.is_file()
+                && is_wanted(&entry.file_name().to_string_lossy())
+                && entry.metadata().is_ok_and(|file| file.len() <= MAX_FILE)
             {
-                let text = fs::read(&path).unwrap_or_default();
-                for function in made_here(&String::from_utf8_lossy(&text), functions) {
-                    found.entry(function.to_owned()).or_insert_with(|| path.clone());
-                }
+                read(&path, &String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()));
             }
         }
     }
-    found
 }
 
 /// Which of these functions a file makes initcalls: by `*_initcall(f)`, `module_init(f)`, or a

@@ -24,6 +24,14 @@ pub struct Line {
     pub why: &'static str,
 }
 
+/// An option with its value, as a line of a `.config`.
+pub(super) fn setting(option: &str, value: &str) -> String {
+    match value {
+        "n" => format!("# CONFIG_{option} is not set\n"),
+        value => format!("CONFIG_{option}={value}\n"),
+    }
+}
+
 const fn line(option: &'static str, value: &'static str, why: &'static str) -> Line {
     Line { option, value, why }
 }

@@ -1,6 +1,6 @@
 //! `vmeter kernel`.
 
-use crate::options::{word, Machine, Runs};
+use crate::options::{seconds, word, Machine, Runs};
 use crate::output::{self, Output};
 use crate::progress::{bar, Bar};
 use crate::Status;
@@ -61,17 +61,8 @@ pub struct Diet {
 
 /// A short time, s.
 fn time(text: &str) -> Result<f64, String> {
-    let wrong = || "expected a time such as 500us or 1ms".to_owned();
-    let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
-        (Some(number), _) => (number, 1e-6),
-        (_, Some(number)) => (number, 1e-3),
-        (None, None) => (text.strip_suffix('s').ok_or_else(wrong)?, 1.0),
-    };
-    number
-        .parse::<f64>()
-        .ok()
-        .filter(|n| n.is_finite() && *n >= 0.0)
-        .map_or_else(|| Err(wrong()), |n| Ok(n * unit))
+    seconds(text, &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0)])
+        .ok_or_else(|| "expected a time such as 500us or 1ms".to_owned())
 }
 
 /// What is compiled, and how.

@@ -1,6 +1,6 @@
 //! `vmeter tune`.
 
-use crate::options::{Machine, Runs};
+use crate::options::{seconds, Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
@@ -51,17 +51,9 @@ pub struct Tune {
 
 /// A length of time, s.
 fn time(text: &str) -> Result<f64, String> {
-    let wrong = || "expected a time such as 900s, 15m or 1h".to_owned();
-    let (number, factor) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(number) if text.ends_with('m') => (number, 60.0),
-        Some(number) if text.ends_with('h') => (number, 3600.0),
-        Some(number) => (number, 1.0),
-        None => return Err(wrong()),
-    };
-    match number.parse::<f64>() {
-        Ok(n) if n.is_finite() && n > 0.0 => Ok(n * factor),
-        _ => Err(wrong()),
-    }
+    seconds(text, &[("s", 1.0), ("m", 60.0), ("h", 3600.0)])
+        .filter(|s| *s > 0.0)
+        .ok_or_else(|| "expected a time such as 900s, 15m or 1h".to_owned())
 }
 
 /// A share of 0 to 1, from percent.

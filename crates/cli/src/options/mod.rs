@@ -65,6 +65,13 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A length of time, s: a number of 0 or more and one of these units, of which one that ends like
+/// another comes before it.
+pub fn seconds(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
+    found.and_then(|(number, s)| Some(percent(number).ok()? * s))
+}
+
 /// A share in percent, as `--fail-if-slower` takes it: with NaN nothing would ever fail.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
