@@ -220,3 +220,17 @@ fn the_fixed_surface_is_there_or_said_to_be_missing() {
         assert!(there != said, "{command}: in the help: {there}, said to be missing: {said}");
     }
 }
+
+/// docs/VIEWS.md says of every name what reports say of it.
+#[test]
+fn the_names_of_spans_are_documented() {
+    let text = read("docs/VIEWS.md");
+    for (name, meaning) in vmeter_timeline::names::MEANINGS {
+        let row = format!("| `{name}` | {meaning} |");
+        assert!(text.lines().any(|line| line == row), "docs/VIEWS.md lacks {row}");
+    }
+    let rows = text.split("## Names of spans").nth(1).expect("a section");
+    let rows = rows.lines().take_while(|line| !line.starts_with("## "));
+    let rows = rows.filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, vmeter_timeline::names::MEANINGS.len(), "a name that no report has");
+}

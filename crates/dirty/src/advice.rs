@@ -60,8 +60,8 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         reason = format!(
-            "with {}, {reason}; the recommended trackers do not differ significantly from each \
-                other, measured over {passes} passes",
+            "criterion: time to collect plus time that the guest loses; with {}, {reason}; in this \
+                sum, these trackers do not differ significantly over {passes} passes",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {

@@ -27,6 +27,27 @@ pub fn pasted(candidate: &Candidate) -> (String, String) {
     (command.trim_end().to_string(), suggestion)
 }
 
+/// What a command prints that bears on the finding, by the words that it begins with.
+const SHOWS: &[(&str, &str)] = &[
+    ("perf trace -s", "its calls with their total times: the call above should lead"),
+    ("perf record -g", "with perf report: the functions that take its CPU time"),
+    ("perf sched record", "its wait time and run-queue delay"),
+    ("perf stat -e", "how often this happens"),
+    ("strace -f -T", "each call with its time: the waits above should be among them"),
+    ("strace -f -c", "the number of its calls and their time"),
+    ("trace-cmd record", "for vmeter explain: what the calls wait for"),
+    ("vmeter explain --pid", "a new trace of the same program"),
+    ("biolatency", "how long the disk takes for a request"),
+    ("ss -tinp", "what the peer has not acknowledged"),
+    ("grep . /sys/fs/cgroup", "nr_throttled, which should grow"),
+];
+
+/// What the command prints that bears on the finding; empty if nothing can be said in short.
+pub fn shows(command: &str) -> &'static str {
+    let found = SHOWS.iter().find(|(begins, _)| command.starts_with(begins));
+    found.map_or("", |(_, what)| what)
+}
+
 /// A thread by its number; threads of a name by that.
 fn target(subject: &str) -> Option<String> {
     if let Some((_, tid)) = subject.strip_suffix(')').and_then(|known| known.rsplit_once(" (")) {

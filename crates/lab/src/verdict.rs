@@ -10,7 +10,9 @@ use vmeter_stats::decide::{Decided, MARGIN};
 use vmeter_stats::Slow;
 
 /// What the p-value of a comparison is.
-pub(crate) const P: &str = "the smaller p-value of two tests, of the typical run and of the mean";
+pub(crate) const P: &str =
+    "the smaller p-value of two tests (typical run, mean), adjusted for both tests and for all \
+    comparisons";
 
 /// What slow runs add to what the typical runs of `a` and `b` say, where they move the mean by half of what
 /// counts as equal, or leave it unknown.

@@ -58,6 +58,7 @@ mod lines;
 mod marks;
 mod missing;
 mod named;
+pub mod names;
 mod patterns;
 mod printing;
 mod processes;

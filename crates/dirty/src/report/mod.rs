@@ -99,8 +99,8 @@ impl<'a> DirtyReport<'a> {
                 n if n > 1 && n == measured => format!("any of the {n} trackers{NO_WINNER}"),
                 _ => any_of(&advice.trackers),
             };
-            let what = format!("{trackers} with {}", any_of(&advice.strategies));
-            Fact::new("recommended", what, &advice.reason)
+            let what = format!("{trackers}; to read the bitmap: {}", any_of(&advice.strategies));
+            Fact::new("least time", what, &advice.reason)
         });
         let mut facts = vec![
             Fact::new("workload", format!("{}: {}", load.name, load.description), pace),
@@ -158,7 +158,10 @@ impl<'a> DirtyReport<'a> {
             Column::number("slot", 0),
             Column::number("slot_bytes", 1),
             Column::text("pages", 0),
-            Column::number("n", 2).meaning("reads (passes × trackers)"),
+            Column::number("n", 2).meaning(
+                "reads (passes × trackers), as vmeter writes the pages that each tracker finds into \
+                the bitmap",
+            ),
         ];
         columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
         let ends = strategies.first().zip(strategies.last());
@@ -192,8 +195,8 @@ impl<'a> DirtyReport<'a> {
                 "pages/s without a tracker ÷ pages/s with the \
                 tracker",
             ),
-            Column::number("faults", 1),
-            Column::number("exits", 2),
+            Column::number("faults", 1).meaning("page faults that KVM handled, per pass"),
+            Column::number("exits", 2).meaning("VMEXITs, per pass"),
             Column::number("stops", 3),
         ]);
         for tracker in &self.result.trackers {

@@ -378,11 +378,14 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             "wait for the event itself (eventfd, futex, epoll), not for a period".into(),
             "strace -f -T -e trace=/nanosleep,/poll,futex -p PID",
         ),
-        (Why::Lock, _) => (
+        (Why::Lock, end) => (
             "hold the lock for a shorter time, or give each thread its own lock; \
             do not sleep or do I/O while holding it"
                 .into(),
-            "perf trace -s -p PID sleep 5",
+            match end {
+                End::User => "perf record -g -p PID sleep 5",
+                _ => "perf trace -s -p PID sleep 5",
+            },
         ),
         (Why::Grace, _) => (
             format!(

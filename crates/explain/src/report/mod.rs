@@ -3,8 +3,10 @@
 mod blame_tree;
 mod json;
 
+use crate::confirm::shows;
 use crate::result::{
-    Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, Step, VcpuSplit,
+    Alignment, EventRef, Evidence, ExplainResult, ExplainedFile, Finding, Link, Severity, Step,
+    VcpuSplit,
 };
 use vmeter_base::Envelope;
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline};
@@ -67,7 +69,7 @@ impl<'a> ExplainReport<'a> {
             false => facts.extend(chain(finding, detail)),
         }
         facts.push(Fact::new("change", finding.suggestion.clone(), ""));
-        facts.push(Fact::new("confirm", finding.confirm.clone(), ""));
+        facts.push(Fact::new("confirm", finding.confirm.clone(), shows(&finding.confirm)));
         facts.extend(see(finding));
         facts.push(saves(finding));
         document.push(Block::Facts(facts));
@@ -164,7 +166,12 @@ const LEGEND: &str = "each row waits for the next one; the columns are the wait 
 fn words(finding: &Finding) -> String {
     let modifier = finding.modifier.map(|modifier| format!(", {}", modifier.name()));
     let modifier = modifier.unwrap_or_default();
-    format!("{}{modifier}, {} severity", finding.kind.name(), finding.severity.name())
+    let saves = match finding.severity {
+        Severity::High => " (could save 15 % or more)",
+        Severity::Medium => " (could save 5 % or more)",
+        Severity::Low => "",
+    };
+    format!("{}{modifier}, {} severity{saves}", finding.kind.name(), finding.severity.name())
 }
 
 fn saves(finding: &Finding) -> Fact {
@@ -273,10 +280,10 @@ fn see(finding: &Finding) -> Option<Fact> {
     Some(Fact::new("see", place(event), ""))
 }
 
-/// An event's place: `+14.8 s: sched_waking on CPU 1, thread 42, in host.dat`.
+/// An event's place: `14.800 s after the trace's first event: sched_waking on CPU 1, …`.
 fn place(event: &EventRef) -> String {
     let when = match event.age_s {
-        Some(age) => format!("+{} s", four_digits(age)),
+        Some(age) => format!("{} s after the trace's first event", four_digits(age)),
         None => format!("@{}", event.timestamp),
     };
     let cpu = event.cpu.map(|cpu| format!(" on CPU {cpu}")).unwrap_or_default();

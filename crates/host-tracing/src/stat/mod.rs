@@ -153,8 +153,9 @@ fn warnings(trace: &Counted) -> Vec<String> {
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
-        "events lack their beginning or end in the trace, because the recorder lost trace \
-            records (column \"cut\"); vmeter counts these events, but does not time them",
+        "durations lack their beginning or end, because the recorder lost events (the sum of the \
+            columns \"cut\"; an exit can be in several tables); vmeter counts them, but does not \
+            time them",
     );
     say(losses.uncounted_gaps, "gaps in which an unknown number of events were lost");
     say(losses.unreadable, "lines or records could not be understood");

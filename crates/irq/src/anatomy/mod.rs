@@ -214,11 +214,16 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         (resumed, "an idle CPU starts it".to_owned()),
         (woken, format!("it is runnable without a CPU{}", behind(|c| c.caller_followed))),
     ];
+    let waits: f64 = pieces.iter().map(|(share, _)| share).sum();
     let mut pieces: Vec<_> = pieces.into_iter().filter(|(share, _)| *share >= 0.005).collect();
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    format!("{what}: of the commits' time, {}", pieces.join(", "))
+    format!(
+        "{what}: {} of the commits' time is waits: {}",
+        percent(waits),
+        pieces.join(", ")
+    )
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

@@ -119,8 +119,8 @@ impl<'a> IrqReport<'a> {
         let mut note =
             String::from("medians; speedup: Hodges-Lehmann over paired rounds [95 % CI]");
         if self.result.totals.iter().any(|total| total.prepared.median > 0.0) {
-            note += "; reserved: prepares all routes first (the column total excludes this \
-                time), then edits them";
+            note += "; reserved: prepares all routes first, then edits them; total and speedup \
+                exclude the time to prepare";
         }
         note
     }
@@ -302,6 +302,10 @@ impl<'a> IrqReport<'a> {
             _ => Some("-".into()),
         }));
         table.row(line("KVM_SET_GSI_ROUTING", &|a| seconds(a.commit_s)));
+        table.row(line("all, untraced median", &|a| {
+            let total = self.result.totals.iter().find(|t| t.strategy == a.strategy);
+            total.map(time)
+        }));
         table.row(line("commits", &|a| Some(a.commits.to_string())));
         for name in part_names(anatomy) {
             let share = |a: &IrqAnatomy| {
@@ -323,7 +327,10 @@ impl<'a> IrqReport<'a> {
         };
         document.heading(
             "Inside the commits",
-            format!("from one traced run of each strategy; the times include the cost of tracing{before}"),
+            format!(
+                "from one traced run of each strategy; tracing adds time, and it can also save \
+                time, as it keeps CPUs from going idle; %: share of KVM_SET_GSI_ROUTING{before}"
+            ),
         );
         document.push(Block::Table(self.anatomy()));
         let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");

@@ -22,9 +22,9 @@ pub(super) fn freed() -> Check {
         Name::Freed,
         Status::Poor,
         "this host returns freed memory to its hypervisor within 2 s (free page reporting)",
-        "every second boot may be slower, because it takes page faults on memory that the \
-            hypervisor had taken back: use more --runs, or `vmeter boot --overhead`, which \
-            cancels this effect (ABBA order)",
+        "boots can alternate: slow with memory that this host had returned, fast with memory \
+            that the boot before has just freed; compare machines with vmeter bench, which \
+            boots them in random order",
     )
 }
 

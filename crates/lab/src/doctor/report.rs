@@ -30,6 +30,7 @@ impl DoctorReport<'_> {
 fn shown(name: CheckName) -> &'static str {
     match name {
         CheckName::Leavings => "leftovers",
+        CheckName::Kernels => "cached kernels",
         name => name.word(),
     }
 }

@@ -81,8 +81,9 @@ fn hints(result: &FindingsResult) -> Vec<String> {
     let contrast = result.rows.iter().flat_map(|row| &row.contrasts).find(|c| c.saves);
     let pair = contrast.and_then(|c| Some((c.with.clone(), c.without.clone()?)));
     let side = |label: &str| vmeter_base::shell::quote(&format!("{}#{label}", result.saved_in));
-    let diff =
-        pair.map(|(a, b)| format!("vmeter diff {} {}  # all that differs", side(&a), side(&b)));
+    let diff = pair.map(|(a, b)| {
+        format!("vmeter diff {} {}  # the spans and times that differ", side(&a), side(&b))
+    });
     let long = format!("vmeter show {dir} --long  # what each finding changes, and its figures");
     diff.into_iter().chain([long]).collect()
 }
@@ -285,6 +286,14 @@ impl<'a> Runs<'a> {
             return (FindingVerdict::Unfinished, why);
         }
         if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
+            return (FindingVerdict::Inapplicable, why);
+        }
+        let unseen = |c: &Contrast| c.without.is_none() && c.found.ci95 == [0.0, 0.0];
+        if unseen(first) && !first.p_value.is_nan() {
+            let why = format!(
+                "no boot of this machine shows time in {}",
+                planned.contrasts.first().map_or(String::new(), |c| c.expected.join(", "))
+            );
             return (FindingVerdict::Inapplicable, why);
         }
         match all.iter().find(|contrast| contrast.saves) {

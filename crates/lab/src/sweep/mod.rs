@@ -305,7 +305,7 @@ fn hints(explained: &[ExplainedBreak], points: &[SweepPoint], session: &Session)
     let quoted = |label: &str| shell::quote(&format!("{dir}#{label}"));
     if let Some(first) = explained.first() {
         let (a, b) = (quoted(&first.diff.a.label), quoted(&first.diff.b.label));
-        hints.push(format!("vmeter diff {a} {b}  # all that differs"));
+        hints.push(format!("vmeter diff {a} {b}  # the spans and times that differ"));
     } else if let [first, .., last] = points {
         let (a, b) = (quoted(&first.label), quoted(&last.label));
         hints.push(format!(

@@ -56,7 +56,10 @@ impl MigrateReport<'_> {
             Column::text("converges", 0),
             Column::number("rounds", 2),
             Column::number("total", 1),
-            Column::number("downtime", 1),
+            Column::number("downtime", 1).meaning(
+                "at this bandwidth; the real one is shorter, as QEMU sends the last round \
+                without its bandwidth limit",
+            ),
             Column::text("actual", 0).meaning("whether it converged"),
         ]);
         let mut table = Table::new(columns);

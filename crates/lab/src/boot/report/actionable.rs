@@ -57,7 +57,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ("kernel:load",             "a smaller kernel and initrd"),
     ("kernel:decompress",       "uncompressed (PVH), or LZ4"),
     ("kernel:calibrate_delay",  "lpj=N on its command line"),
-    ("kernel:mitigations",      SMALLER_KERNEL),
+    ("kernel:mitigations",      "smaller kernel: less code to patch"),
     ("kernel:ftrace_init",      SMALLER_KERNEL),
     ("kernel:unpack-initrd",    "a smaller or an uncompressed initrd"),
     ("kernel:wait-for-root",    "the root's driver built in"),

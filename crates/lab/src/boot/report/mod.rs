@@ -137,6 +137,7 @@ impl<'a> BootReport<'a> {
         if !self.result.activities.is_empty() {
             document.heading("Longest activities", self.activities_note());
             document.push(Block::Table(self.activity_table(self.view.top)));
+            self.name_blocks(self.view.top, document);
         }
         if !self.result.counts.is_empty() {
             document.heading("Counts", "");
@@ -317,6 +318,7 @@ impl<'a> BootReport<'a> {
         if self.view.blame {
             document.heading("Blame", self.activities_note());
             document.push(Block::Table(self.activity_table(usize::MAX)));
+            self.name_blocks(usize::MAX, document);
         }
         if let Some(run) = self.typical_run().filter(|_| self.view.critical_chain) {
             document.heading("Critical chain", self.run_title(run));

@@ -172,7 +172,7 @@ impl BootReport<'_> {
             let colour = palette.colour(bar.phase.as_deref().unwrap_or_default());
             let name = Cell::Text(shown(bar).to_owned());
             if bar.phase.is_none() {
-                table.toned_row(Tone::Muted, vec![name, Cell::Text("-".into())]);
+                table.toned_row(Tone::Muted, vec![name, Cell::Text("none seen".into())]);
                 continue;
             }
             table.row(vec![
@@ -331,7 +331,7 @@ impl BootReport<'_> {
             Some(cost) if parts.is_empty() => format!("nothing; watching: {cost}"),
             None if parts.is_empty() => "nothing".into(),
             Some(cost) => format!(" (--long): {cost}"),
-            None => " (--long); cost: --overhead".into(),
+            None => " (--long); their cost: --overhead".into(),
         };
         parts.join(", ") + &cost
     }
@@ -391,7 +391,7 @@ fn name_of(folder: &str) -> String {
 fn shown(bar: &Bar) -> &str {
     match (bar.name.as_str(), bar.phase.as_deref()) {
         ("host", _) => "host (the VMM had no CPU)",
-        ("boot loader", Some("kernel:load")) => "kernel load",
+        ("boot loader", Some("kernel:load")) => "loading the kernel",
         (name, _) => name,
     }
 }

@@ -1,14 +1,18 @@
 //! The tables of a boot.
 
 use super::BootReport;
-use vmeter_model::result::Phase;
+use vmeter_model::result::{Activity, Phase};
 use vmeter_model::run::Outcome;
-use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
-use vmeter_render::document::Tone;
+use vmeter_render::document::{Block, Document, Fact, Tone};
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_timeline::names;
+
+/// The names of rows with a smaller share of the total are not explained.
+const WORTH_A_MEANING: f64 = 0.001;
 
 fn range_cells(estimate: &Estimate) -> [Cell; 3] {
     [estimate.median, estimate.min, estimate.max]
@@ -42,8 +46,7 @@ impl Extra {
         columns.extend(self.beside.then(|| Column::number("off path", 1)));
         columns.push(Column::text("phase", 4));
         columns.extend(self.insns.then(|| Column::number("instructions", 2)));
-        let in_runs = || Column::number("in runs", 3).meaning("the mean counts 0 for the others");
-        columns.extend(self.partial.then(in_runs));
+        columns.extend(self.partial.then(|| Column::number("in runs", 3)));
         columns
     }
 }
@@ -86,13 +89,13 @@ impl BootReport<'_> {
             notes.push("mean ± 95 % CI; a mean without ± has a CI that includes 0");
         }
         if all().any(|activity| activity.seen_in < self.shown_runs().len()) {
-            notes.push("if a run lacks the activity, vmeter counts 0 for that run");
+            notes.push(
+                "in runs: the runs in which a source timed the activity and the boot waited for \
+                it; the mean counts 0 for the others",
+            );
         }
         if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
             notes.push("a+b: time of a or of b, as no marker shows where a ends");
-        }
-        if all().any(|activity| activity.name == OBSERVE) {
-            notes.push("vmeter:observe: vmeter holds the VMM");
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {
             notes.push(
@@ -194,6 +197,23 @@ impl BootReport<'_> {
             table.row(cells);
         }
         table
+    }
+
+    /// What the names of the largest of the activities in the table mean.
+    pub(super) fn name_blocks(&self, most: usize, document: &mut Document) {
+        let total = self.result.total.as_ref().map_or(0.0, |total| total.mean);
+        let large = |activity: &&Activity| activity.estimate.mean >= WORTH_A_MEANING * total;
+        let mut facts: Vec<Fact> = Vec::new();
+        for activity in self.result.activities.iter().take(most).filter(large) {
+            let Some((name, meaning)) = names::meaning(&activity.name) else { continue };
+            if facts.iter().all(|fact| fact.name != *name) {
+                facts.push(Fact::new(*name, *meaning, ""));
+            }
+        }
+        if !facts.is_empty() {
+            document.heading("Names", "of the rows from 0.1 % of the total on");
+            document.push(Block::Facts(facts));
+        }
     }
 
     /// Everything counted.

@@ -42,8 +42,12 @@ impl<'a> FindingsReport<'a> {
             0 => String::new(),
             n => format!(", {n} not measured yet"),
         };
+        let simulated = match self.result.machine.argv.first().is_some_and(|vmm| vmm == "mock") {
+            true => " (all boots are simulated: --vmm mock)",
+            false => "",
+        };
         let mut text = format!(
-            "Of {}, {} confirmed, {} without a difference, {} skipped{unfinished}.",
+            "Of {}{simulated}, {} confirmed, {} without a difference, {} skipped{unfinished}.",
             plural(self.result.rows.len() as u64, "finding"),
             self.count(FindingVerdict::Confirmed),
             self.count(FindingVerdict::NotReproduced),
@@ -67,7 +71,10 @@ impl<'a> FindingsReport<'a> {
             text += &format!(" The largest{on} is {}: {}", row.id, saves(contrast));
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
-                text += &format!(" of {}", compact_seconds(whole));
+                text += &match contrast.without {
+                    Some(_) => format!(" of the {} that its boot takes", compact_seconds(whole)),
+                    None => format!(" of a boot of {}", compact_seconds(whole)),
+                };
             }
             text += if has(contrast) { "." } else { ELSEWHERE };
         }
@@ -75,7 +82,7 @@ impl<'a> FindingsReport<'a> {
         let larger = all().filter(|(_, c)| !has(c) && c.found.mean > above);
         let larger = larger.max_by(|a, b| a.1.found.mean.total_cmp(&b.1.found.mean));
         if let Some((row, contrast)) = larger {
-            text += &format!(" {} saves {}{ELSEWHERE}", row.id, saves(contrast));
+            text += &format!(" {} costs {}{ELSEWHERE}", row.id, saves(contrast));
         }
         text
     }
@@ -89,8 +96,10 @@ impl<'a> FindingsReport<'a> {
                     time",
             ),
             Column::number("p", 0),
-            Column::text("verdict", 0)
-                .meaning("+ means that vmeter added the cause to the machine"),
+            Column::text("verdict", 0).meaning(
+                "+ means that your machine lacks the cause, and vmeter measured it on a \
+                    machine that has it",
+            ),
             Column::text("published", 3),
             Column::number("whole boot", 2),
             Column::number("would have seen", 4),
@@ -227,15 +236,22 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "time saved by the remedy, mean ± 95 % CI, not adjusted; p and verdict: adjusted for \
+            "known causes of a slow boot; saves: time of a boot with the cause minus time of a \
+                boot without it, mean ± 95 % CI, not adjusted; p and verdict: adjusted for \
                 multiple comparisons",
         );
         document.push(Block::Table(self.table()));
+        let known = self.result.rows.iter().filter(|row| is_measured(row.verdict));
+        let titles: Vec<Fact> = known.map(|row| Fact::new(&row.id, &row.title, "")).collect();
+        if !titles.is_empty() {
+            document.heading("Causes", "of the findings that were measured");
+            document.push(Block::Facts(titles));
+        }
         if let Some(table) = self.parts() {
             document.heading(
                 "Variants",
-                "time that each finding saves when you apply it alone (negative: time that it \
-                    costs)",
+                "saves: as above, of each pair of machines; negative: the boot without the cause \
+                    takes longer",
             );
             document.push(Block::Table(table));
         }
@@ -312,9 +328,6 @@ fn shown(verdict: FindingVerdict) -> &'static str {
 }
 
 fn saving(estimate: &Estimate) -> Cell {
-    if estimate.n > 1 && estimate.ci95 == [0.0, 0.0] {
-        return Cell::Text("0 in every run".into());
-    }
     Cell::Inline(Quantity::of(estimate, Unit::Seconds))
 }
 

@@ -202,7 +202,7 @@ impl Report for MemoryReport<'_> {
         let mut document = Document { title, answer: self.answer(), blocks: Vec::new() };
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
         let of = match samples {
-            0 | 1 => "each row is a separate boot".to_owned(),
+            0 | 1 => "each row is one boot".to_owned(),
             n => format!("each row is the boot with the median RSS of {n} boots"),
         };
         let guests = self.guest_table();
@@ -217,7 +217,8 @@ impl Report for MemoryReport<'_> {
             document.push(Block::Table(vmms));
             document.heading(
                 "What the VMM's RSS consists of",
-                "from /proc/PID/smaps; boot files: kernel, initrd and firmware",
+                "from /proc/PID/smaps; boot files: files of kernel, initrd and firmware that the VMM \
+                    has mapped",
             );
             document.push(Block::Table(self.parts_table()));
         }

@@ -352,7 +352,7 @@ impl<'a> RangeReport<'a> {
             &result.effort;
         let parts = [
             (*placing, "to find the commit of a change"),
-            (*sizing, "to estimate the size of a change"),
+            (*sizing, "new, to check a change and measure its size"),
             (*slow, "to boot all commits again and count the slow boots"),
         ];
         let parts = parts.iter().filter(|(runs, _)| *runs > 0);
