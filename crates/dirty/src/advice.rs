@@ -59,9 +59,13 @@ pub(crate) fn advice(
     );
     if cheapest.len() > 1 {
         let passes = best.len();
+        let host = match told > cheapest.len() {
+            true => "; of those, the ones named here need the least host time",
+            false => "",
+        };
         reason = format!(
-            "criterion: time to collect plus time that the guest loses; with {}, {reason}; in this \
-                sum, these trackers do not differ significantly over {passes} passes",
+            "criterion: time to collect plus time that the guest loses; in this sum, {told} \
+                trackers do not differ significantly over {passes} passes{host}; with {}, {reason}",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {

@@ -96,7 +96,7 @@ pub const MEANINGS: &[(&str, &str)] = &[
     ("host:no-cpu",         "the VMM was ready to run, but the host gave it no CPU"),
     ("host:vmm-stopped",    "a signal or a debugger had stopped the VMM"),
     ("launcher:after",      "the program that started the VMM, after the VMM's end"),
-    ("vmeter:observe",      "vmeter holds the VMM"),
+    ("vmeter:observe",      "vmeter holds the VMM; what its added options cost is in the other rows"),
     ("unattributed",        "time that no source explains"),
 ];
 

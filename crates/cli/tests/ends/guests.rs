@@ -114,5 +114,9 @@ pub fn assert_bad(name: &str, ran: &Ran, said: &str) {
     assert_eq!(ran.status, 1, "{name}: {}\n{}", ran.stderr, ran.stdout);
     assert!(headline.starts_with("No run reached its end"), "{name}: {headline}");
     assert!(headline.contains(said), "{name}: {headline}\n{}", ran.stderr);
-    assert!(!ran.stdout.contains("from the VMM's exec to power-off"), "{name}: {}", ran.stdout);
+    assert!(
+        !ran.stdout.contains("from the VMM's exec to its exit after power-off"),
+        "{name}: {}",
+        ran.stdout
+    );
 }

@@ -22,7 +22,7 @@ fn a_guest_that_ends_badly_is_named() {
     let healthy = guests.image("off.elf", &power_off());
     let ran = guests.boot(&healthy, &[]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    assert!(headline(&ran).contains("to power-off"), "{}", ran.stdout);
+    assert!(headline(&ran).contains("exit after power-off"), "{}", ran.stdout);
 
     let panic = "Kernel panic - not syncing: VFS: Unable to mount root fs\n";
     let end = "---[ end Kernel panic - not syncing: VFS ]---\n";

@@ -17,6 +17,9 @@ use vmeter_render::{Field, Records, Report};
 /// Rows of the table by VF at a glance.
 const GLANCE: usize = 16;
 
+/// From this factor on, a traced run took another time than the untraced runs.
+const UNLIKE: f64 = 1.5;
+
 /// From this factor on between the time measured and the fit's, the fit does not hold there.
 const OFF: f64 = 2.0;
 
@@ -317,6 +320,21 @@ impl<'a> IrqReport<'a> {
         table
     }
 
+    /// What limits an anatomy whose traced run took another time than the untraced runs.
+    fn unlike(&self, anatomy: &IrqAnatomy) -> String {
+        let total = self.result.totals.iter().find(|t| t.strategy == anatomy.strategy);
+        let untraced = total.map_or(0.0, |total| total.milliseconds / 1e3);
+        let traced = anatomy.irqfd_s + anatomy.commit_s;
+        if untraced <= 0.0 || (1.0 / UNLIKE..=UNLIKE).contains(&(traced / untraced)) {
+            return String::new();
+        }
+        format!(
+            "the traced run took {}, the untraced runs {}: these parts explain the traced run only",
+            compact_seconds(traced),
+            compact_seconds(untraced)
+        )
+    }
+
     fn inside(&self, detail: Detail, document: &mut Document) {
         let anatomy = &self.result.anatomy;
         let Some(first) = anatomy.first() else { return };
@@ -333,7 +351,7 @@ impl<'a> IrqReport<'a> {
             ),
         );
         document.push(Block::Table(self.anatomy()));
-        let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, "");
+        let cause = |a: &IrqAnatomy| Fact::new(a.strategy.word(), &a.cause, self.unlike(a));
         document.push(Block::Facts(anatomy.iter().map(cause).collect()));
         let shown =
             if detail == Detail::Full { anatomy.as_slice() } else { std::slice::from_ref(first) };

@@ -274,7 +274,7 @@ impl<'a> BootReport<'a> {
         } else if self.ends_unknown() {
             "the VMM's exit"
         } else {
-            "power-off"
+            "its exit after power-off"
         }
     }
 

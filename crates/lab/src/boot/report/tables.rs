@@ -1,7 +1,7 @@
 //! The tables of a boot.
 
 use super::BootReport;
-use vmeter_model::result::{Activity, Phase};
+use vmeter_model::result::Phase;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -10,9 +10,6 @@ use vmeter_render::document::{Block, Document, Fact, Tone};
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_timeline::names;
-
-/// The names of rows with a smaller share of the total are not explained.
-const WORTH_A_MEANING: f64 = 0.001;
 
 fn range_cells(estimate: &Estimate) -> [Cell; 3] {
     [estimate.median, estimate.min, estimate.max]
@@ -199,19 +196,17 @@ impl BootReport<'_> {
         table
     }
 
-    /// What the names of the largest of the activities in the table mean.
+    /// What the names of the activities in the table mean.
     pub(super) fn name_blocks(&self, most: usize, document: &mut Document) {
-        let total = self.result.total.as_ref().map_or(0.0, |total| total.mean);
-        let large = |activity: &&Activity| activity.estimate.mean >= WORTH_A_MEANING * total;
         let mut facts: Vec<Fact> = Vec::new();
-        for activity in self.result.activities.iter().take(most).filter(large) {
+        for activity in self.result.activities.iter().take(most) {
             let Some((name, meaning)) = names::meaning(&activity.name) else { continue };
             if facts.iter().all(|fact| fact.name != *name) {
                 facts.push(Fact::new(*name, *meaning, ""));
             }
         }
         if !facts.is_empty() {
-            document.heading("Names", "of the rows from 0.1 % of the total on");
+            document.heading("Names", "what the spans of these rows are");
             document.push(Block::Facts(facts));
         }
     }

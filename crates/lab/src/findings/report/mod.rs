@@ -241,17 +241,29 @@ impl<'a> FindingsReport<'a> {
                 multiple comparisons",
         );
         document.push(Block::Table(self.table()));
-        let known = self.result.rows.iter().filter(|row| is_measured(row.verdict));
-        let titles: Vec<Fact> = known.map(|row| Fact::new(&row.id, &row.title, "")).collect();
+        let known = || self.result.rows.iter().filter(|row| is_measured(row.verdict));
+        let titles: Vec<Fact> = known()
+            .map(|row| Fact::new(&row.id, &row.title, format!("remedy: {}", row.remedy)))
+            .collect();
         if !titles.is_empty() {
-            document.heading("Causes", "of the findings that were measured");
+            let of_spans = |row: &&FindingRow| row.contrasts.iter().any(|c| c.without.is_none());
+            let spans: Vec<&str> = known().filter(of_spans).map(|row| row.id.as_str()).collect();
+            let note = match spans.is_empty() {
+                true => "of the findings that were measured".to_owned(),
+                false => format!(
+                    "of the findings that were measured; {}: saves is the time of the cause's \
+                        spans in your machine's boot, an upper bound of what the remedy saves",
+                    spans.join(", ")
+                ),
+            };
+            document.heading("Causes", note);
             document.push(Block::Facts(titles));
         }
         if let Some(table) = self.parts() {
             document.heading(
                 "Variants",
                 "saves: as above, of each pair of machines; negative: the boot without the cause \
-                    takes longer",
+                    takes longer; a instead of b: b is the machine with the cause",
             );
             document.push(Block::Table(table));
         }
