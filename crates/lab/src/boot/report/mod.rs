@@ -73,6 +73,9 @@ pub struct BootReport<'a> {
     pub view: BootView,
 }
 
+/// What a run that is measured to its power-off ends with: said of the VMM.
+const EXIT_AFTER_POWER_OFF: &str = "its exit after power-off";
+
 impl<'a> BootReport<'a> {
     /// The result with the default view.
     pub fn new(result: &'a BootResult) -> Self {
@@ -274,7 +277,7 @@ impl<'a> BootReport<'a> {
         } else if self.ends_unknown() {
             "the VMM's exit"
         } else {
-            "its exit after power-off"
+            EXIT_AFTER_POWER_OFF
         }
     }
 
@@ -282,7 +285,10 @@ impl<'a> BootReport<'a> {
     fn ready_point(&self, run: &AnalysedRun) -> String {
         match why(&run.record) {
             Some(_) => "the end of a run that failed".into(),
-            None => self.measured_to(),
+            None => match self.measured_to() {
+                exit if exit == EXIT_AFTER_POWER_OFF => "the VMM's exit".into(),
+                other => other,
+            },
         }
     }
 
