@@ -3,7 +3,7 @@
 use crate::findings::catalogue::Part;
 use std::collections::HashSet;
 use vmeter_model::event::EventKind;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Event, Timeline};
 
@@ -109,7 +109,7 @@ impl Watched {
 
 /// True for a name that a pattern means: itself, or with one `*` for anything.
 fn is_called(name: &str, pattern: &str) -> bool {
-    let name = vmeter_model::span::bare_name(name);
+    let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
     match pattern.split_once('*') {
         None => name == pattern,
         Some((begin, end)) => {

@@ -5,7 +5,7 @@ use super::{is_unit, registry, Known};
 pub(super) const CAUSE: Known = Known {
     cause: registry::E2SCRUB,
     remedy: |_| Some("systemctl disable e2scrub_reap"),
-    is: |name| is_unit(name, "e2scrub_reap.service"),
+    is: |of| is_unit(of, "e2scrub_reap.service"),
     ended_by: None,
-    needed_by: &[],
+    needed_by: |_| false,
 };

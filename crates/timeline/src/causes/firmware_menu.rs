@@ -2,11 +2,12 @@
 //! as QEMU's `-boot splash-time` says, and so does OVMF.
 
 use super::{registry, Known};
+use vmeter_model::identity::Kind;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::FIRMWARE_MENU,
     remedy: |_| Some("-boot menu=off"),
-    is: |name| name == "bios:boot-menu-wait",
+    is: |of| (of.kind, of.name) == (Kind::Firmware, "boot-menu-wait"),
     ended_by: None,
-    needed_by: &[],
+    needed_by: |_| false,
 };

@@ -2,11 +2,12 @@
 //! build's `BANNER_TIMEOUT` (src/config/general.h, tenths of a second) says.
 
 use super::{registry, Known};
+use vmeter_model::identity::Kind;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::IPXE_PROMPT,
     remedy: |_| Some("an iPXE with BANNER_TIMEOUT 0"),
-    is: |name| name == "ipxe:prompt",
+    is: |of| (of.kind, of.name) == (Kind::Ipxe, "prompt"),
     ended_by: None,
-    needed_by: &[],
+    needed_by: |_| false,
 };

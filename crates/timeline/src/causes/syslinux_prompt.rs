@@ -2,11 +2,12 @@
 //! ever), where the configuration says `PROMPT 1`.
 
 use super::{registry, Known};
+use vmeter_model::identity::Kind;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::SYSLINUX_PROMPT,
     remedy: |_| Some("PROMPT 0, or TIMEOUT 1 (tenths of s)"),
-    is: |name| name == "syslinux:prompt",
+    is: |of| (of.kind, of.name) == (Kind::Syslinux, "prompt"),
     ended_by: None,
-    needed_by: &[],
+    needed_by: |_| false,
 };

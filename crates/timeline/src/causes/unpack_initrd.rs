@@ -2,12 +2,12 @@
 //! it waits until it is there: the first program that the kernel itself starts, or init.
 
 use super::{registry, Known};
-use crate::rules::UNPACK;
+use vmeter_model::identity::Kind;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::UNPACK_INITRD,
     remedy: |_| Some("a smaller or an uncompressed initrd"),
-    is: |name| name == UNPACK,
+    is: |of| (of.kind, of.name) == (Kind::Kernel, "unpack-initrd"),
     ended_by: None,
-    needed_by: &[],
+    needed_by: |_| false,
 };

@@ -31,14 +31,12 @@ use crate::patterns::On;
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Growing, Node};
 use crate::unit_files::Orders;
+use vmeter_model::identity::Kind;
 use vmeter_model::kernel_log::split_stamp;
-use vmeter_model::span::TIMED_OUT;
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-/// What the names of units' spans begin with.
-pub(super) const UNIT: &str = "unit ";
 /// systemd at work between the end of one unit and the start of those that waited for it.
 const START_JOBS: &str = "systemd:start-jobs";
 /// systemd lets `RestartSec=` pass before it starts a unit again that failed.
@@ -121,8 +119,12 @@ fn of_stage<'a>(
         start_jobs(facts, tree, &units, (at, last.end.at));
         let prompts = last.name.contains("getty@") || ON_FAILURE.contains(&last.name);
         if prompts && last.end.at < until {
-            let prompt =
-                Node::new(format!("{UNIT}{}", last.name), last.end.at, until, last.end.source);
+            let prompt = Node::new(
+                format!("{}{}", Kind::Unit, last.name),
+                last.end.at,
+                until,
+                last.end.source,
+            );
             tree.place(Node { error: last.end.error, ..prompt });
         }
     }
@@ -140,8 +142,8 @@ fn or_others(units: &[Unit<'_>], goal: usize, line: bool) -> Option<String> {
     let mut others = others.filter(|(index, other)| *index != goal && can_be(other, line));
     let (_, first) = others.next().filter(|_| unit.unfinished)?;
     Some(match others.count() {
-        0 => format!("{UNIT}{} or {}", unit.name, first.name),
-        more => format!("{UNIT}{} or {} others", unit.name, more + 1),
+        0 => format!("{}{} or {}", Kind::Unit, unit.name, first.name),
+        more => format!("{}{} or {} others", Kind::Unit, unit.name, more + 1),
     })
 }
 
@@ -211,7 +213,8 @@ impl<'a> Unit<'a> {
 
     /// The name of its span.
     fn span(&self) -> String {
-        format!("{UNIT}{}{}", self.name, if self.lapsed { TIMED_OUT } else { "" })
+        let (kind, timed_out) = (Kind::Unit, self.lapsed);
+        Identity { kind, name: self.name, timed_out, unfinished: false }.to_string()
     }
 }
 
