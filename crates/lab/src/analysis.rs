@@ -3,11 +3,10 @@
 use crate::figures::{self, ActivityKey};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vmeter_model::identity::Kind;
 use vmeter_model::result::{Activity, AnalysedRun, Phase};
 use vmeter_model::run::RunRecord;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Identity, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Timeline};
 use vmeter_stats::estimate;
 
 /// Decodes a run's recordings and accounts for its time.

@@ -7,10 +7,9 @@
 //! of the same name and turn. Counts hardly differ between boots (under 1 %).
 
 use std::collections::HashMap;
-use vmeter_model::identity::Kind;
 use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::{Identity, Timeline};
+use vmeter_model::{Identity, Kind, Timeline};
 
 /// True if `counting` is a boot that was counted and `measured` are others, timed.
 pub fn is_separate(counting: &AnalysedRun, measured: &[AnalysedRun]) -> bool {
@@ -64,17 +63,7 @@ mod tests {
     use vmeter_model::Span;
 
     fn span(id: u32, name: &str, insns: Option<u64>) -> Span {
-        Span {
-            id,
-            parent: None,
-            name: name.into(),
-            start: 0,
-            end: 1,
-            insns,
-            cpu: None,
-            source: String::new(),
-            error_ns: 0,
-        }
+        Span { id, name: name.into(), end: 1, insns, ..Span::default() }
     }
 
     #[test]

@@ -13,7 +13,8 @@ macro_rules! kinds {
         impl Kind {
             const ALL: &'static [Kind] = &[$(Kind::$kind),+];
 
-            const fn word(self) -> &'static str {
+            /// As names have it, with a space where one follows.
+            pub const fn word(self) -> &'static str {
                 match self { $(Kind::$kind => $word),+ }
             }
         }
@@ -104,18 +105,14 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
-
 impl fmt::Display for Identity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
             Kind::Several | Kind::Other => {}
-            kind if self.name.is_empty() || kind.word().ends_with(' ') => write!(f, "{kind}")?,
-            kind => write!(f, "{kind}:")?,
+            kind if self.name.is_empty() || kind.word().ends_with(' ') => {
+                f.write_str(kind.word())?
+            }
+            kind => write!(f, "{}:", kind.word())?,
         }
         let end = |is, end| if is { end } else { "" };
         let ends = [end(self.timed_out, TIMED_OUT), end(self.unfinished, UNFINISHED)];
@@ -136,7 +133,7 @@ mod tests {
         ) {
             prop_assert_eq!(Identity::of(&text).to_string(), text);
             for kind in Kind::ALL {
-                let text = format!("{kind}{named}");
+                let text = format!("{}{named}", kind.word());
                 prop_assert_eq!(Identity::of(&text).to_string(), text);
             }
         }

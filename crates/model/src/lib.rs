@@ -30,7 +30,7 @@ pub use accel::{Accel, AskedAccel};
 pub use end::{Cause, End};
 pub use event::{Event, EventKind, SnapshotPart, UnitFile};
 pub use findings::FindingVerdict;
-pub use identity::Identity;
+pub use identity::{Identity, Kind};
 pub use machine::{MachineSpec, ResolvedOption};
 pub use moment::Moment;
 pub use process::Process;

@@ -33,7 +33,7 @@ pub type Counts = BTreeMap<String, u64>;
 /// tile the whole run: their lengths add up to its total exactly, in ns.
 /// Activities that overlap others (work of a second CPU) are not in the tree;
 /// they are in [`Timeline::overlapping`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Number of the span in its timeline.
     pub id: u32,
@@ -152,14 +152,10 @@ mod tests {
     fn what_follows_the_vmms_end_is_neither_named_nor_unnamed() {
         let span = |id, name: &str, start, end| Span {
             id,
-            parent: None,
             name: name.into(),
             start,
             end,
-            insns: None,
-            cpu: None,
-            source: String::new(),
-            error_ns: 0,
+            ..Span::default()
         };
         let spans = vec![span(0, "vmm:init", 0, 30), span(1, UNATTRIBUTED, 30, 40)];
         let mut timeline = Timeline { total: 40, spans, ..Timeline::default() };

@@ -20,10 +20,9 @@ use std::path::{Path, PathBuf};
 use vmeter_appliance::kernel_build::{
     self, build, BuildOptions, Built, Config, Cut, Initcall, Kept, Step,
 };
-use vmeter_model::identity::Kind;
 use vmeter_model::result::{BenchResult, BootResult, Envelope};
 use vmeter_model::run::{Fault, Outcome};
-use vmeter_model::{Identity, MachineSpec};
+use vmeter_model::{Identity, Kind, MachineSpec};
 use vmeter_session::failure::{host, usage};
 use vmeter_session::{cache_dir, envelope, RunOptions, Session, Watch};
 

@@ -125,8 +125,7 @@ mod tests {
 
     fn span(id: u32, parent: Option<u32>, name: &str, ms: [i64; 2]) -> Span {
         let [start, end] = ms.map(|ms| ms * 1_000_000);
-        let (insns, cpu, source) = (None, None, String::new());
-        Span { id, parent, name: name.into(), start, end, insns, cpu, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The kernel tests its cryptographic algorithms (crypto/testmgr.c) while it boots; these
 //! initcalls wait for the tests of what they register or use.
 
-use super::{registry, Known};
-use vmeter_model::identity::Kind;
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::CRYPTO_TESTS,
@@ -11,5 +10,5 @@ pub(super) const CAUSE: Known = Known {
         of.kind == Kind::Initcall && matches!(of.name, "crypto_algapi_init" | "crypto_kdf108_init")
     },
     ended_by: Some("cryptomgr.notests"),
-    needed_by: |_| false,
+    ..PLAIN
 };

@@ -1,7 +1,6 @@
 //! GRUB reads kernel and initrd through the firmware's disk services, slowly.
 
-use super::{registry, smaller_initrd, Known};
-use vmeter_model::identity::Kind;
+use super::{registry, smaller_initrd, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::GRUB_LOAD,
@@ -12,6 +11,5 @@ pub(super) const CAUSE: Known = Known {
         None => Some("QEMU's -kernel"),
     },
     is: |of| of.kind == Kind::Grub && matches!(of.name, "load-kernel" | "load-initrd"),
-    ended_by: None,
-    needed_by: |_| false,
+    ..PLAIN
 };

@@ -1,7 +1,6 @@
 //! Who made the initrd that ran: what makes it smaller is a setting of that.
 
-use vmeter_model::identity::{Identity, Kind};
-use vmeter_model::{Span, Timeline};
+use vmeter_model::{Identity, Kind, Span, Timeline};
 
 /// What a live medium's kernel is told, or its initrd's scripts are called.
 const LIVE_WORDS: &[&str] = &["boot=live", "boot=casper", "rd.live.image", "root=live:"];
@@ -42,10 +41,7 @@ mod tests {
     #[test]
     fn a_setting_is_that_of_the_tool_which_made_the_initrd() {
         let guest = |words: &str, name: &str| {
-            let (name, source) = (name.to_owned(), String::new());
-            let (insns, cpu, parent) = (None, None, None);
-            let span =
-                Span { id: 0, parent, name, start: 0, end: 9, insns, cpu, source, error_ns: 0 };
+            let span = Span { name: name.to_owned(), end: 9, ..Span::default() };
             let command_line = Some(words.to_owned());
             let timeline = Timeline { command_line, spans: vec![span], ..Timeline::default() };
             smaller_initrd(&timeline)

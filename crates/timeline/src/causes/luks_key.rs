@@ -1,8 +1,7 @@
 //! cryptsetup derives the key that opens a LUKS volume in as many rounds (PBKDF2, Argon2) as the
 //! machine that made it did in two seconds; a key file that is random needs none of them.
 
-use super::{registry, Known};
-use vmeter_model::identity::Kind;
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::LUKS_KEY,
@@ -14,6 +13,5 @@ pub(super) const CAUSE: Known = Known {
         Some("systemd-cryptsetup") => of.name.contains(" attach"),
         _ => (of.kind, of.name) == (Kind::Cryptsetup, "open"),
     },
-    ended_by: None,
-    needed_by: |_| false,
+    ..PLAIN
 };

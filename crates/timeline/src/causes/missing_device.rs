@@ -1,9 +1,9 @@
 //! systemd waits for a device that never comes: a disk of `/etc/fstab` or `/etc/crypttab` that is
 //! gone, a root that the initrd has no driver for.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 use crate::rules::SYSTEMD;
-use vmeter_model::identity::{Identity, Kind};
+use vmeter_model::Identity;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::MISSING_DEVICE,
@@ -17,8 +17,7 @@ pub(super) const CAUSE: Known = Known {
         })
     },
     is,
-    ended_by: None,
-    needed_by: |_| false,
+    ..PLAIN
 };
 
 /// A device's unit is named by its path, `dev-…`, whose middle systemd may leave out on the

@@ -27,8 +27,7 @@ mod unpack_initrd;
 pub use initrds::smaller_initrd;
 use registry::Named;
 use std::collections::HashMap;
-use vmeter_model::identity::Kind;
-use vmeter_model::{Identity, Ns, Span, Timeline};
+use vmeter_model::{Identity, Kind, Ns, Span, Timeline};
 
 /// A known cause that a recording shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +55,15 @@ pub(crate) struct Known {
     /// True for a span that could not be without it: then it is no cause of a delay.
     pub needed_by: fn(Identity<'_>) -> bool,
 }
+
+/// A cause of which neither is known.
+const PLAIN: Known = Known {
+    cause: registry::CALIBRATION,
+    remedy: |_| None,
+    is: |_| false,
+    ended_by: None,
+    needed_by: |_| false,
+};
 
 /// Every known cause, in the order in which a boot meets them.
 const KNOWN: &[Known] = &[
@@ -130,8 +138,7 @@ mod tests {
     use super::*;
 
     fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
-        let (name, source) = (name.into(), String::new());
-        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The boot waits for the network, which the guest may not need to be ready.
 
-use super::{is_unit, registry, Known};
+use super::{is_unit, registry, Known, PLAIN};
 
 /// Units that end when a network is there.
 const UNITS: &[&str] = &[
@@ -17,6 +17,5 @@ pub(super) const CAUSE: Known = Known {
         UNITS.iter().any(|unit| is_unit(of, unit))
             || matches!(of.file(), Some("dhclient" | "dhcpcd" | "udhcpc" | "ipconfig"))
     },
-    ended_by: None,
-    needed_by: |_| false,
+    ..PLAIN
 };

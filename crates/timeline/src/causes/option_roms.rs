@@ -1,8 +1,7 @@
 //! Option ROMs, most of them iPXE of network cards that nothing is booted from; not where the
 //! guest was booted by one.
 
-use super::{registry, Known};
-use vmeter_model::identity::Kind;
+use super::{registry, Kind, Known};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::OPTION_ROMS,

@@ -1,8 +1,7 @@
 //! Somebody waits until udev has dealt with every device that there is: initramfs-tools'
 //! `init-top/udev`, systemd's `systemd-udev-settle.service`, a program's `udevadm settle`.
 
-use super::{is_unit, registry, smaller_initrd, Known};
-use vmeter_model::identity::Kind;
+use super::{is_unit, registry, smaller_initrd, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::UDEV_SETTLE,
@@ -13,6 +12,5 @@ pub(super) const CAUSE: Known = Known {
         Kind::Init => of.name == "udev-settle",
         _ => is_unit(of, "systemd-udev-settle.service"),
     },
-    ended_by: None,
-    needed_by: |_| false,
+    ..PLAIN
 };

@@ -18,8 +18,7 @@ use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use std::ops::RangeInclusive;
-use vmeter_model::identity::Kind;
-use vmeter_model::{EventKind, Identity, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 /// `kernel:load`, cut out of the firmware's time when its parts stand.

@@ -17,8 +17,7 @@ use crate::landmarks::BOOT_SECTOR;
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
-use vmeter_model::identity::Kind;
-use vmeter_model::{EventKind, Identity, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 

@@ -27,8 +27,7 @@ use crate::landmarks::{at_last, open_end};
 use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vmeter_model::identity::Kind;
-use vmeter_model::{EventKind, Identity, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 

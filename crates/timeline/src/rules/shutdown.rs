@@ -14,8 +14,7 @@ use crate::facts::RunIndex;
 use crate::patterns::{Means, On};
 use crate::processes::{base, words};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::identity::Kind;
-use vmeter_model::{EventKind, Identity, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 

@@ -11,8 +11,7 @@ use crate::patterns::On;
 use crate::processes::{base, Image};
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::identity::Kind;
-use vmeter_model::{Identity, Ns};
+use vmeter_model::{Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 

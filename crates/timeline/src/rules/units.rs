@@ -31,9 +31,8 @@ use crate::patterns::On;
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Growing, Node};
 use crate::unit_files::Orders;
-use vmeter_model::identity::Kind;
 use vmeter_model::kernel_log::split_stamp;
-use vmeter_model::{EventKind, Identity, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -120,7 +119,7 @@ fn of_stage<'a>(
         let prompts = last.name.contains("getty@") || ON_FAILURE.contains(&last.name);
         if prompts && last.end.at < until {
             let prompt = Node::new(
-                format!("{}{}", Kind::Unit, last.name),
+                format!("{}{}", Kind::Unit.word(), last.name),
                 last.end.at,
                 until,
                 last.end.source,
@@ -142,8 +141,8 @@ fn or_others(units: &[Unit<'_>], goal: usize, line: bool) -> Option<String> {
     let mut others = others.filter(|(index, other)| *index != goal && can_be(other, line));
     let (_, first) = others.next().filter(|_| unit.unfinished)?;
     Some(match others.count() {
-        0 => format!("{}{} or {}", Kind::Unit, unit.name, first.name),
-        more => format!("{}{} or {} others", Kind::Unit, unit.name, more + 1),
+        0 => format!("{}{} or {}", Kind::Unit.word(), unit.name, first.name),
+        more => format!("{}{} or {} others", Kind::Unit.word(), unit.name, more + 1),
     })
 }
 

@@ -3,9 +3,8 @@
 use super::tree::{length, SpanTree};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::identity::{Identity, Kind};
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Ns, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Ns, Timeline};
 use vmeter_render::exported;
 use vmeter_stats::estimate;
 use vmeter_timeline::registry::{self, Named};
@@ -303,8 +302,7 @@ mod tests {
     use vmeter_model::Span;
 
     fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
-        let (name, source) = (name.into(), String::new());
-        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which colour a phase has: its name tells who was running.
 
 use std::collections::HashMap;
-use vmeter_model::identity::{Identity, Kind};
+use vmeter_model::{Identity, Kind};
 use vmeter_render::palette::{Colour, Group};
 
 /// The group that a span's name tells, if it tells one; of several phases the first's.

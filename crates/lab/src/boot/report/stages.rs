@@ -2,10 +2,9 @@
 
 use super::colours::group;
 use serde::Serialize;
-use vmeter_model::identity::{Identity, Kind};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Ns, Span, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Ns, Span, Timeline};
 use vmeter_render::exported;
 use vmeter_render::palette::Group;
 use vmeter_stats::estimate;
@@ -218,14 +217,11 @@ mod tests {
     fn where_two_phases_of_a_bar_meet_is_no_error_of_it() {
         let span = |id, name: &str, start, end, error_ns| Span {
             id,
-            parent: None,
             name: name.into(),
             start,
             end,
-            insns: None,
-            cpu: None,
-            source: String::new(),
             error_ns,
+            ..Span::default()
         };
         let mut timeline = Timeline {
             total: 100,

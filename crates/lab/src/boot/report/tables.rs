@@ -1,12 +1,11 @@
 //! The tables of a boot.
 
 use super::BootReport;
-use vmeter_model::identity::Kind;
 use vmeter_model::result::{Activity, Phase};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Identity};
+use vmeter_model::{Estimate, Identity, Kind};
 use vmeter_render::document::{Block, Document, Fact, Tone};
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
