@@ -85,11 +85,9 @@ impl<'a> Identity<'a> {
     /// name says where to look and not what was done: the time itself is
     /// [`crate::span::UNATTRIBUTED`].
     pub fn is_shared(self) -> bool {
-        let is_part = |of: &Identity<'_>| of.kind != Kind::Other && !of.name.is_empty();
-        let part = |of: Identity<'_>| Some(of).filter(is_part).map(|of| of.kind);
-        let mut parts = self.phases().map(part);
-        let first = parts.next().flatten();
-        parts.any(|part| first.is_none() || part != first)
+        let mut parts = self.phases().map(|of| (of.kind, of.name.is_empty()));
+        let first = parts.next();
+        parts.any(|part| Some(part) != first)
     }
 }
 
@@ -107,12 +105,11 @@ impl Kind {
 
 impl fmt::Display for Identity<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.kind.word();
         match self.kind {
             Kind::Several | Kind::Other => {}
-            kind if self.name.is_empty() || kind.word().ends_with(' ') => {
-                f.write_str(kind.word())?
-            }
-            kind => write!(f, "{}:", kind.word())?,
+            _ if self.name.is_empty() || word.ends_with(' ') => f.write_str(word)?,
+            _ => write!(f, "{word}:")?,
         }
         let end = |is, end| if is { end } else { "" };
         let ends = [end(self.timed_out, TIMED_OUT), end(self.unfinished, UNFINISHED)];

@@ -6,6 +6,7 @@ use vmeter_model::event::EventKind;
 use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Event, Timeline};
+use vmeter_timeline::names::is_called;
 
 /// How far off one boot's span may be from the next one's, as a share.
 const NOISE: f64 = 0.25;
@@ -92,7 +93,8 @@ impl Watched {
         // Parents stand before their children.
         for span in &self.timeline.spans {
             let inside = span.parent.is_some_and(|parent| within.contains(&parent));
-            if inside || names.iter().any(|name| is_called(&span.name, name)) {
+            let name = span.name.strip_suffix(UNFINISHED).unwrap_or(&span.name);
+            if inside || names.iter().any(|pattern| is_called(name, pattern)) {
                 within.insert(span.id);
                 sum += if inside { 0 } else { span.len() };
             }
@@ -104,17 +106,6 @@ impl Watched {
     fn unseen(&self) -> f64 {
         let nameless = self.timeline.leaves().filter(|span| span.name == UNATTRIBUTED);
         seconds(nameless.map(vmeter_model::Span::len).sum())
-    }
-}
-
-/// True for a name that a pattern means: itself, or with one `*` for anything.
-fn is_called(name: &str, pattern: &str) -> bool {
-    let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((begin, end)) => {
-            name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end)
-        }
     }
 }
 

@@ -36,6 +36,7 @@ use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
+const UNIT: &str = Kind::Unit.word();
 /// systemd at work between the end of one unit and the start of those that waited for it.
 const START_JOBS: &str = "systemd:start-jobs";
 /// systemd lets `RestartSec=` pass before it starts a unit again that failed.
@@ -118,12 +119,8 @@ fn of_stage<'a>(
         start_jobs(facts, tree, &units, (at, last.end.at));
         let prompts = last.name.contains("getty@") || ON_FAILURE.contains(&last.name);
         if prompts && last.end.at < until {
-            let prompt = Node::new(
-                format!("{}{}", Kind::Unit.word(), last.name),
-                last.end.at,
-                until,
-                last.end.source,
-            );
+            let prompt =
+                Node::new(format!("{UNIT}{}", last.name), last.end.at, until, last.end.source);
             tree.place(Node { error: last.end.error, ..prompt });
         }
     }
@@ -141,8 +138,8 @@ fn or_others(units: &[Unit<'_>], goal: usize, line: bool) -> Option<String> {
     let mut others = others.filter(|(index, other)| *index != goal && can_be(other, line));
     let (_, first) = others.next().filter(|_| unit.unfinished)?;
     Some(match others.count() {
-        0 => format!("{}{} or {}", Kind::Unit.word(), unit.name, first.name),
-        more => format!("{}{} or {} others", Kind::Unit.word(), unit.name, more + 1),
+        0 => format!("{UNIT}{} or {}", unit.name, first.name),
+        more => format!("{UNIT}{} or {} others", unit.name, more + 1),
     })
 }
 

@@ -13,9 +13,6 @@ use vmeter_timeline::{causes, is_wait, smaller_initrd};
 /// How it is made so is a setting of the tool that made it.
 const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
 
-/// Something reads both in full.
-const SMALLER_FILES: &str = "a smaller kernel and initrd";
-
 /// The cause by which a span of a part of the machine is measured. What a timeline shows to be
 /// nothing but a cause is that cause's anyway.
 fn measured(of: Identity<'_>) -> Option<Named> {
@@ -34,8 +31,8 @@ fn measured(of: Identity<'_>) -> Option<Named> {
 /// Initcalls that print the kernel's log up to then on a console.
 const CONSOLES: &[&str] = &["univ8250_console_init", "con_init", "hvc_console_init"];
 
-/// What can be tried on spans: of a kind, those of these names, or all where there is none. The
-/// first that fits counts.
+/// What can be tried on spans: of a kind, those of these names, or all where there is none. Of
+/// units these are what names begin with. The first that fits counts.
 #[rustfmt::skip]
 const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Vmm, &["ld.so", "link"],         "fewer shared libraries"),
@@ -50,13 +47,13 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Firmware, &[],                   "other firmware, fewer devices"),
     (Kind::Grub, &["menu", "timeout"],      "GRUB_TIMEOUT=0"),
     (Kind::Grub, &[],                       "fewer modules, or -kernel"),
-    (Kind::Syslinux, &["load"],             SMALLER_FILES),
+    (Kind::Syslinux, &["load"],             "a smaller kernel and initrd"),
     (Kind::Syslinux, &["prompt"],           "PROMPT 0, or TIMEOUT 1 (tenths of s)"),
-    (Kind::SystemdBoot, &["load"],          SMALLER_FILES),
+    (Kind::SystemdBoot, &["load"],          "a smaller kernel and initrd"),
     (Kind::SystemdBoot, &["menu"],          "timeout 0 in loader.conf"),
     (Kind::Ipxe, &[],                       "boot from a disk, or -kernel"),
     (Kind::EfiStub, &[],                    "a smaller initrd"),
-    (Kind::Kernel, &["load"],               SMALLER_FILES),
+    (Kind::Kernel, &["load"],               "a smaller kernel and initrd"),
     (Kind::Kernel, &["decompress"],         "uncompressed (PVH), or LZ4"),
     (Kind::Kernel, &["calibrate_delay"],    "lpj=N on its command line"),
     (Kind::Kernel, &["mitigations-and-alternatives"], "smaller kernel: less code to patch"),
@@ -77,31 +74,25 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Systemd, &["start-jobs", "stop-jobs"], "systemd's own: fewer units"),
     (Kind::Systemd, &["restart-wait"],      "RestartSec=, or why it failed"),
     (Kind::Systemd, &["load-units"],        "fewer units and generators"),
+    (Kind::Unit, &["dev-"],                 "its driver early, fewer devices"),
+    (Kind::Unit, &["dracut-"],              "its hook, or omit_dracutmodules"),
+    (Kind::Unit, &["systemd-udev"],         "fewer devices, drivers and rules"),
+    (Kind::Unit, &["serial-getty@", "getty@"], "what it is ordered after"),
+    (Kind::Unit, &["emergency."],           "what failed before it"),
+    (Kind::Unit, &["systemd-fsck"],         "fsck.mode=skip on its command line"),
+    (Kind::Unit, &["systemd-remount-fs"],   "the root mounted as fstab has it"),
+    (Kind::Unit, &["systemd-modules-load"], "fewer modules in modules-load.d"),
+    (Kind::Unit, &["systemd-tmpfiles-"],    "fewer lines in tmpfiles.d"),
+    (Kind::Unit, &["systemd-sysusers"],     "fewer lines in sysusers.d"),
+    (Kind::Unit, &["systemd-sysctl"],       "fewer lines in sysctl.d"),
+    (Kind::Unit, &["systemd-journal"],      "Storage=volatile in journald.conf"),
+    (Kind::Unit, &[],                       "mask it, or order it later"),
     (Kind::Stop, &[],                       "its ExecStop=, or TimeoutStopSec="),
     (Kind::Program, &[],                    "this program"),
     (Kind::AfterLine, &[],                  "what comes after this line"),
     (Kind::LinesFrom, &[],                  "fewer lines on the console"),
     (Kind::Init, &[],                       "this step of init"),
     (Kind::Shutdown, &[],                   "fewer services to stop"),
-];
-
-/// What begins the names of units, and what can be tried on them. The first that fits counts.
-#[rustfmt::skip]
-const UNITS: &[(&str, &str)] = &[
-    ("dev-",                 "its driver early, fewer devices"),
-    ("dracut-",              "its hook, or omit_dracutmodules"),
-    ("systemd-udev",         "fewer devices, drivers and rules"),
-    ("serial-getty@",        "what it is ordered after"),
-    ("getty@",               "what it is ordered after"),
-    ("emergency.",           "what failed before it"),
-    ("systemd-fsck",         "fsck.mode=skip on its command line"),
-    ("systemd-remount-fs",   "the root mounted as fstab has it"),
-    ("systemd-modules-load", "fewer modules in modules-load.d"),
-    ("systemd-tmpfiles-",    "fewer lines in tmpfiles.d"),
-    ("systemd-sysusers",     "fewer lines in sysusers.d"),
-    ("systemd-sysctl",       "fewer lines in sysctl.d"),
-    ("systemd-journal",      "Storage=volatile in journald.conf"),
-    ("",                     "mask it, or order it later"),
 ];
 
 /// A unit of the initrd's own systemd, which no setting of the root's can mask.
@@ -127,10 +118,11 @@ fn handle_in(phase: &str, of: Identity<'_>) -> Option<&'static str> {
 
 /// What can be tried on a span, if anything.
 fn handle(of: Identity<'_>) -> Option<&'static str> {
-    if of.kind == Kind::Unit {
-        return UNITS.iter().find(|(begin, _)| of.name.starts_with(begin)).map(|(_, what)| *what);
-    }
-    let fits = |names: &[&str]| names.is_empty() || names.contains(&of.name);
+    let is = |name: &&str| match of.kind {
+        Kind::Unit => of.name.starts_with(*name),
+        _ => of.name == *name,
+    };
+    let fits = |names: &[&str]| names.is_empty() || names.iter().any(is);
     let row = REMEDIES.iter().find(|(kind, names, _)| *kind == of.kind && fits(names));
     row.map(|(.., what)| *what).filter(|what| !what.is_empty())
 }
@@ -351,9 +343,8 @@ mod tests {
 
     #[test]
     fn what_can_be_tried_is_never_cut_on_a_screen() {
-        let all = REMEDIES.iter().map(|row| row.2).chain(UNITS.iter().map(|row| row.1));
-        let mut long = all.filter(|remedy| remedy.chars().count() > REMEDY_COLUMNS as usize);
-        assert_eq!(long.next(), None);
+        let long = |row: &&(Kind, _, &str)| row.2.chars().count() > REMEDY_COLUMNS as usize;
+        assert_eq!(REMEDIES.iter().find(long), None);
     }
 
     #[test]
