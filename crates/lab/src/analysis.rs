@@ -6,7 +6,7 @@ use std::path::Path;
 use vmeter_model::result::{Activity, AnalysedRun, Phase};
 use vmeter_model::run::RunRecord;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Timeline};
 use vmeter_stats::estimate;
 
 /// Decodes a run's recordings and accounts for its time.
@@ -143,19 +143,19 @@ fn of_beside(timeline: &Timeline, run: usize, by_name: &mut BTreeMap<ActivityKey
 /// True for what is a frame around its parts: a phase, a group of initcalls or units, a stretch of
 /// an initrd between two of its lines.
 fn is_group((phase, name): &ActivityKey) -> bool {
+    let of = Identity::of(name);
     phase == name
-        || name.starts_with("initcalls:")
-        || name.starts_with("initrd:")
+        || matches!(of.kind, Kind::Initcalls | Kind::Initrd | Kind::Userspace)
         || matches!(
-            name.as_str(),
-            "kernel:initcalls" | "systemd:units" | "systemd:start-jobs" | "userspace"
+            (of.kind, of.name),
+            (Kind::Kernel, "initcalls") | (Kind::Systemd, "units" | "start-jobs")
         )
 }
 
 /// True for what is work of its own even where all of its parts have names.
 fn is_whole(name: &str) -> bool {
-    let prefixes = ["initcall ", "insmod ", "/init:", "unit ", "exec "];
-    prefixes.iter().any(|prefix| name.starts_with(prefix))
+    let of = Identity::of(name);
+    of.is_call() || matches!(of.kind, Kind::Unit | Kind::Program)
 }
 
 /// Counts over the runs that have them.

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use vmeter_model::result::AnalysedRun;
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::Timeline;
+use vmeter_model::{Identity, Kind, Timeline};
 
 /// True if `counting` is a boot that was counted and `measured` are others, timed.
 pub fn is_separate(counting: &AnalysedRun, measured: &[AnalysedRun]) -> bool {
@@ -23,9 +23,11 @@ pub fn is_separate(counting: &AnalysedRun, measured: &[AnalysedRun]) -> bool {
 /// The parts of `kernel:entry` do not: a lightly watched boot sees fewer of its functions,
 /// and calls more by the name of the last one seen.
 fn is_the_same_work(name: &str) -> bool {
-    let calls = ["initcall ", "initcalls:", "insmod ", "/init:"];
-    let phases = ["kernel:decompress", "kernel:entry", "kernel:initcalls-before-userspace"];
-    calls.iter().any(|prefix| name.starts_with(prefix)) || phases.contains(&name)
+    let of = Identity::of(name);
+    let phases = ["decompress", "entry", "initcalls-before-userspace"];
+    of.is_call()
+        || of.kind == Kind::Initcalls
+        || of.kind == Kind::Kernel && phases.contains(&of.name)
 }
 
 /// Gives the spans of `timed` the instruction counts of `counted`.
@@ -61,17 +63,7 @@ mod tests {
     use vmeter_model::Span;
 
     fn span(id: u32, name: &str, insns: Option<u64>) -> Span {
-        Span {
-            id,
-            parent: None,
-            name: name.into(),
-            start: 0,
-            end: 1,
-            insns,
-            cpu: None,
-            source: String::new(),
-            error_ns: 0,
-        }
+        Span { id, name: name.into(), end: 1, insns, ..Span::default() }
     }
 
     #[test]

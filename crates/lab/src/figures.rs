@@ -6,7 +6,7 @@ use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::SweptRun;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Timeline};
+use vmeter_model::{Estimate, Identity, Timeline};
 use vmeter_stats::estimate;
 
 /// Count that only some watch levels take for the whole boot.
@@ -30,8 +30,7 @@ impl<'t> Work<'t> {
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        let whole = ["initcall ", "insmod ", "/init:"];
-        self.leaves.contains(name) || whole.iter().any(|prefix| name.starts_with(prefix))
+        self.leaves.contains(name) || Identity::of(name).is_call()
     }
 }
 

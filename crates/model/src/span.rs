@@ -1,5 +1,6 @@
 //! What a boot's time was spent on: a tree of spans without gaps.
 
+use crate::identity::Identity;
 use crate::process::Process;
 use crate::time::Ns;
 use serde::{Deserialize, Serialize};
@@ -21,25 +22,6 @@ pub const UNFINISHED: &str = ", unfinished";
 /// What the name of a unit's span ends with that nobody waits for any more since its time was up.
 pub const TIMED_OUT: &str = ", timed out";
 
-/// True for the name of time that different parts of a machine share (`vmm:init+bios:overhead`),
-/// where no source saw the moment between them. Such a name says where to look and not what was
-/// done: the time itself is [`UNATTRIBUTED`].
-pub fn is_shared(name: &str) -> bool {
-    // A program or a unit may have a plus in its name.
-    if name.starts_with('/') || name.contains(' ') {
-        return false;
-    }
-    let part = |phase: &str| phase.split_once(':').map(|(part, _)| part.to_owned());
-    let mut phases = name.split('+');
-    let first = phases.next().and_then(part);
-    phases.any(|phase| first.is_none() || part(phase) != first)
-}
-
-/// The name of a span without what says that it had not ended.
-pub fn bare_name(name: &str) -> &str {
-    name.strip_suffix(UNFINISHED).unwrap_or(name)
-}
-
 /// Counts of one run by name: `pci_config_reads`, `guest_insns`, `console_bytes`, …
 pub type Counts = BTreeMap<String, u64>;
 
@@ -51,7 +33,7 @@ pub type Counts = BTreeMap<String, u64>;
 /// tile the whole run: their lengths add up to its total exactly, in ns.
 /// Activities that overlap others (work of a second CPU) are not in the tree;
 /// they are in [`Timeline::overlapping`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Number of the span in its timeline.
     pub id: u32,
@@ -75,6 +57,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// What its name says it is.
+    pub fn identity(&self) -> Identity<'_> {
+        Identity::of(&self.name)
+    }
+
     /// Length in ns.
     pub fn len(&self) -> Ns {
         self.end - self.start
@@ -165,14 +152,10 @@ mod tests {
     fn what_follows_the_vmms_end_is_neither_named_nor_unnamed() {
         let span = |id, name: &str, start, end| Span {
             id,
-            parent: None,
             name: name.into(),
             start,
             end,
-            insns: None,
-            cpu: None,
-            source: String::new(),
-            error_ns: 0,
+            ..Span::default()
         };
         let spans = vec![span(0, "vmm:init", 0, 30), span(1, UNATTRIBUTED, 30, 40)];
         let mut timeline = Timeline { total: 40, spans, ..Timeline::default() };
@@ -180,18 +163,5 @@ mod tests {
         timeline.spans.push(span(2, AFTER, 40, 100));
         timeline.total = 100;
         assert_eq!((timeline.coverage(), timeline.after()), (0.75, 60));
-    }
-
-    #[test]
-    fn time_that_two_parts_of_a_machine_share_is_named_by_neither() {
-        for name in
-            ["vmm:init+bios:overhead", "boot-loader+kernel:decompress", "reboot+reboot:kernel"]
-        {
-            assert!(is_shared(name), "{name}");
-        }
-        let named = ["kernel:decompress+kernel:entry", "grub:menu+grub:load", "vmm:init"];
-        for name in named.into_iter().chain(["exec /bin/a+b", "unit a+b.service", "/init:a+b"]) {
-            assert!(!is_shared(name), "{name}");
-        }
     }
 }

@@ -4,7 +4,7 @@ use crate::anchors::{Anchor, Anchors};
 use crate::facts::RunIndex;
 use crate::lines::Hit;
 use crate::patterns::{Means, On};
-use crate::rules::part_name;
+use crate::rules::{of_edk2, part_name};
 use vmeter_model::{EventKind, Ns};
 
 /// More than this is no help to anyone; the rest is left out, the last said.
@@ -51,7 +51,7 @@ fn turns<'f, 'a>(facts: &'f RunIndex<'a>) -> impl Iterator<Item = &'f Hit<'a>> {
 /// When a UEFI firmware's services ended (`ExitBootServices`): its virtio drivers let go of their
 /// devices then, after the loader's last read, and before any driver of the kernel's.
 fn exit_boot_services(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<Ns> {
-    let uefi = |h: &Hit<'_>| part_name(h.means).is_some_and(|name| name.starts_with("bios:edk2-"));
+    let uefi = |h: &Hit<'_>| part_name(h.means).is_some_and(of_edk2);
     let drivers = [Anchor::Initcalls, Anchor::Userspace];
     let limit = drivers.iter().find_map(|anchor| anchors.get(*anchor))?.at;
     let before = || facts.seen.iter().rev().filter(|s| s.at < limit);

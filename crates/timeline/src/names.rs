@@ -103,9 +103,14 @@ pub const MEANINGS: &[(&str, &str)] = &[
 /// What a span of this name is: the row of [`MEANINGS`] that fits it.
 #[must_use]
 pub fn meaning(name: &str) -> Option<&'static (&'static str, &'static str)> {
-    MEANINGS.iter().find(|(pattern, _)| match pattern.strip_suffix('*') {
-        Some(begins) => name.starts_with(begins),
-        None => *pattern == name,
+    MEANINGS.iter().find(|(pattern, _)| is_called(name, pattern))
+}
+
+/// True for a name that a pattern means: itself, or with one `*` for anything.
+#[must_use]
+pub fn is_called(name: &str, pattern: &str) -> bool {
+    pattern.split_once('*').map_or(name == pattern, |(begin, end)| {
+        name.strip_prefix(begin).is_some_and(|rest| rest.ends_with(end))
     })
 }
 

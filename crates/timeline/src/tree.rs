@@ -6,8 +6,8 @@
 //! beside the tree. At the end the gaps are filled: with `unattributed`, or with
 //! the name of the work where the parent itself says what runs in its gaps.
 
-use vmeter_model::span::{is_shared, UNATTRIBUTED, UNFINISHED};
-use vmeter_model::{Ns, Span};
+use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
+use vmeter_model::{Identity, Ns, Span};
 
 /// What the gaps between a span's children are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl<'a> Node<'a> {
     /// Fills every gap, here and below.
     pub(crate) fn fill(&mut self) {
         let is_lost = self.children.is_empty() && is_lost_in(self.error, self.whole);
-        if is_shared(&self.name) || is_lost {
+        if Identity::of(&self.name).is_shared() || is_lost {
             self.fill = Fill::Unattributed;
             self.children.extend(
                 self.gap(self.start, self.end, Gap::Before).filter(|_| self.children.is_empty()),

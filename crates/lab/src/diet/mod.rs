@@ -22,7 +22,7 @@ use vmeter_appliance::kernel_build::{
 };
 use vmeter_model::result::{BenchResult, BootResult, Envelope};
 use vmeter_model::run::{Fault, Outcome};
-use vmeter_model::MachineSpec;
+use vmeter_model::{Identity, Kind, MachineSpec};
 use vmeter_session::failure::{host, usage};
 use vmeter_session::{cache_dir, envelope, RunOptions, Session, Watch};
 
@@ -150,10 +150,10 @@ pub fn initcalls(boot: &BootResult) -> Result<Vec<Initcall>> {
         .activities
         .iter()
         .filter_map(|activity| {
-            let function = activity.name.strip_prefix("initcall ")?;
-            let is_built_in = !function.contains(' ');
+            let of = Identity::of(&activity.name);
+            let is_built_in = of.kind == Kind::Initcall && !of.name.contains(' ');
             is_built_in
-                .then(|| Initcall { function: function.into(), seconds: activity.estimate.mean })
+                .then(|| Initcall { function: of.name.into(), seconds: activity.estimate.mean })
         })
         .collect();
     if found.is_empty() {

@@ -3,9 +3,10 @@
 use crate::findings::catalogue::Part;
 use std::collections::HashSet;
 use vmeter_model::event::EventKind;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Event, Timeline};
+use vmeter_timeline::names::is_called;
 
 /// How far off one boot's span may be from the next one's, as a share.
 const NOISE: f64 = 0.25;
@@ -92,7 +93,8 @@ impl Watched {
         // Parents stand before their children.
         for span in &self.timeline.spans {
             let inside = span.parent.is_some_and(|parent| within.contains(&parent));
-            if inside || names.iter().any(|name| is_called(&span.name, name)) {
+            let name = span.name.strip_suffix(UNFINISHED).unwrap_or(&span.name);
+            if inside || names.iter().any(|pattern| is_called(name, pattern)) {
                 within.insert(span.id);
                 sum += if inside { 0 } else { span.len() };
             }
@@ -107,17 +109,6 @@ impl Watched {
     }
 }
 
-/// True for a name that a pattern means: itself, or with one `*` for anything.
-fn is_called(name: &str, pattern: &str) -> bool {
-    let name = vmeter_model::span::bare_name(name);
-    match pattern.split_once('*') {
-        None => name == pattern,
-        Some((begin, end)) => {
-            name.len() >= begin.len() + end.len() && name.starts_with(begin) && name.ends_with(end)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,8 +116,7 @@ mod tests {
 
     fn span(id: u32, parent: Option<u32>, name: &str, ms: [i64; 2]) -> Span {
         let [start, end] = ms.map(|ms| ms * 1_000_000);
-        let (insns, cpu, source) = (None, None, String::new());
-        Span { id, parent, name: name.into(), start, end, insns, cpu, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]

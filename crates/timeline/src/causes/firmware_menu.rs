@@ -1,12 +1,11 @@
 //! SeaBIOS waits for the key of its boot menu (src/boot.c, `interactive_bootmenu`), for as long
 //! as QEMU's `-boot splash-time` says, and so does OVMF.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::FIRMWARE_MENU,
     remedy: |_| Some("-boot menu=off"),
-    is: |name| name == "bios:boot-menu-wait",
-    ended_by: None,
-    needed_by: &[],
+    is: |of| (of.kind, of.name) == (Kind::Firmware, "boot-menu-wait"),
+    ..PLAIN
 };

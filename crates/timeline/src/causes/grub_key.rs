@@ -1,11 +1,10 @@
 //! GRUB reports an error and waits ten seconds for a key (`grub_wait_after_message`).
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::GRUB_KEY,
     remedy: |_| Some("mend the error printed above it"),
-    is: |name| name == "grub:wait-for-a-key",
-    ended_by: None,
-    needed_by: &[],
+    is: |of| (of.kind, of.name) == (Kind::Grub, "wait-for-a-key"),
+    ..PLAIN
 };

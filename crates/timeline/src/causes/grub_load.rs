@@ -1,6 +1,6 @@
 //! GRUB reads kernel and initrd through the firmware's disk services, slowly.
 
-use super::{registry, smaller_initrd, Known};
+use super::{registry, smaller_initrd, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::GRUB_LOAD,
@@ -10,7 +10,6 @@ pub(super) const CAUSE: Known = Known {
         Some(_) => Some("a smaller initrd, or -kernel"),
         None => Some("QEMU's -kernel"),
     },
-    is: |name| matches!(name, "grub:load-kernel" | "grub:load-initrd"),
-    ended_by: None,
-    needed_by: &[],
+    is: |of| of.kind == Kind::Grub && matches!(of.name, "load-kernel" | "load-initrd"),
+    ..PLAIN
 };

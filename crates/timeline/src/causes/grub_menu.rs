@@ -1,11 +1,10 @@
 //! GRUB draws its menu and counts its time-out down; without one it does neither.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::GRUB_MENU,
     remedy: |_| Some("GRUB_TIMEOUT=0, update-grub"),
-    is: |name| matches!(name, "grub:menu" | "grub:timeout"),
-    ended_by: None,
-    needed_by: &[],
+    is: |of| of.kind == Kind::Grub && matches!(of.name, "menu" | "timeout"),
+    ..PLAIN
 };

@@ -1,20 +1,12 @@
 //! Who made the initrd that ran: what makes it smaller is a setting of that.
 
-use vmeter_model::{Span, Timeline};
+use vmeter_model::{Identity, Kind, Span, Timeline};
 
 /// What a live medium's kernel is told, or its initrd's scripts are called.
 const LIVE_WORDS: &[&str] = &["boot=live", "boot=casper", "rd.live.image", "root=live:"];
-/// Where initramfs-tools' initrds have their scripts.
-const SCRIPTS: &str = "exec /scripts/";
-/// What only they print.
-const STAGES: &[&str] = &[
-    "initrd:start",
-    "initrd:load-drivers",
-    "initrd:init-premount",
-    "initrd:mount-root",
-    "initrd:local-bottom",
-    "initrd:init-bottom",
-];
+/// What only initramfs-tools' initrds print.
+const STAGES: &[&str] =
+    &["start", "load-drivers", "init-premount", "mount-root", "local-bottom", "init-bottom"];
 
 /// What makes the initrd that ran smaller, by the tool that made it; none of a live medium's,
 /// which has to fit every machine.
@@ -30,7 +22,10 @@ pub fn smaller_initrd(timeline: &Timeline) -> Option<&'static str> {
         return None;
     }
     // systemd's own units have names with dracut in them, whoever made the initrd.
-    let tools = |name: &str| STAGES.contains(&name) || name.starts_with(SCRIPTS);
+    let tools = |name: &str| match Identity::of(name) {
+        Identity { kind: Kind::Initrd, name, .. } => STAGES.contains(&name),
+        Identity { kind, name, .. } => kind == Kind::Program && name.starts_with("/scripts/"),
+    };
     let dracut = words.iter().any(|word| word.starts_with("rd."));
     Some(match dracut || has(&|name| name.contains("dracut")) {
         _ if has(&tools) => "a smaller initrd: MODULES=dep",
@@ -46,10 +41,7 @@ mod tests {
     #[test]
     fn a_setting_is_that_of_the_tool_which_made_the_initrd() {
         let guest = |words: &str, name: &str| {
-            let (name, source) = (name.to_owned(), String::new());
-            let (insns, cpu, parent) = (None, None, None);
-            let span =
-                Span { id: 0, parent, name, start: 0, end: 9, insns, cpu, source, error_ns: 0 };
+            let span = Span { name: name.to_owned(), end: 9, ..Span::default() };
             let command_line = Some(words.to_owned());
             let timeline = Timeline { command_line, spans: vec![span], ..Timeline::default() };
             smaller_initrd(&timeline)

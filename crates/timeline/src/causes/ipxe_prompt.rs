@@ -1,12 +1,11 @@
 //! iPXE waits two seconds for Ctrl-B before it boots by itself (src/usr/prompt.c), as long as the
 //! build's `BANNER_TIMEOUT` (src/config/general.h, tenths of a second) says.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::IPXE_PROMPT,
     remedy: |_| Some("an iPXE with BANNER_TIMEOUT 0"),
-    is: |name| name == "ipxe:prompt",
-    ended_by: None,
-    needed_by: &[],
+    is: |of| (of.kind, of.name) == (Kind::Ipxe, "prompt"),
+    ..PLAIN
 };

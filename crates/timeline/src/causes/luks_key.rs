@@ -1,23 +1,17 @@
 //! cryptsetup derives the key that opens a LUKS volume in as many rounds (PBKDF2, Argon2) as the
 //! machine that made it did in two seconds; a key file that is random needs none of them.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::LUKS_KEY,
     remedy: |_| Some("luksChangeKey -i: fewer PBKDF rounds"),
-    is: |name| {
-        let command = name.strip_prefix("exec ").unwrap_or_default();
-        let program = command.split(' ').next().unwrap_or_default();
-        let file = program.rsplit('/').next().unwrap_or_default();
-        match file {
-            "cryptsetup" => ["--type=luks", "--type luks", " open", " luksOpen"]
-                .iter()
-                .any(|word| command.contains(word)),
-            "systemd-cryptsetup" => command.contains(" attach"),
-            _ => name == "cryptsetup:open",
-        }
+    is: |of| match of.file() {
+        Some("cryptsetup") => ["--type=luks", "--type luks", " open", " luksOpen"]
+            .iter()
+            .any(|word| of.name.contains(word)),
+        Some("systemd-cryptsetup") => of.name.contains(" attach"),
+        _ => (of.kind, of.name) == (Kind::Cryptsetup, "open"),
     },
-    ended_by: None,
-    needed_by: &[],
+    ..PLAIN
 };

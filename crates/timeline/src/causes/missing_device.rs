@@ -1,9 +1,9 @@
 //! systemd waits for a device that never comes: a disk of `/etc/fstab` or `/etc/crypttab` that is
 //! gone, a root that the initrd has no driver for.
 
-use super::{registry, Known};
+use super::{registry, Kind, Known, PLAIN};
 use crate::rules::SYSTEMD;
-use vmeter_model::span::TIMED_OUT;
+use vmeter_model::Identity;
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::MISSING_DEVICE,
@@ -17,18 +17,16 @@ pub(super) const CAUSE: Known = Known {
         })
     },
     is,
-    ended_by: None,
-    needed_by: &[],
+    ..PLAIN
 };
 
 /// A device's unit is named by its path, `dev-…`, whose middle systemd may leave out on the
 /// console; where it says descriptions alone, that is the path itself.
-fn is(name: &str) -> bool {
-    let unit = name.strip_suffix(TIMED_OUT).and_then(|name| name.strip_prefix("unit "));
-    unit.is_some_and(|unit| {
-        let cut = unit.starts_with("dev-") && unit.contains('\u{2026}') && !unit.contains(".swap");
-        unit.ends_with(".device") || unit.starts_with("/dev/") || cut
-    })
+fn is(of: Identity<'_>) -> bool {
+    let unit = of.name;
+    let cut = unit.starts_with("dev-") && unit.contains('\u{2026}') && !unit.contains(".swap");
+    let device = unit.ends_with(".device") || unit.starts_with("/dev/") || cut;
+    of.kind == Kind::Unit && of.timed_out && device
 }
 
 #[cfg(test)]
@@ -37,6 +35,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_never_came_is_missing() {
+        let is = |name| is(Identity::of(name));
         assert!(is("unit dev-disk-by\\x2duuid-1.device, timed out"));
         assert!(is("unit dev-disk-by\\x2duuid\u{2026}e - /dev/vdz, timed out"));
         assert!(!is("unit dev-vda1.device"));

@@ -24,12 +24,10 @@ mod systemd_boot_menu;
 mod udev_settle;
 mod unpack_initrd;
 
-use crate::rules::{INTERACTIVE, UNPACK};
 pub use initrds::smaller_initrd;
 use registry::Named;
 use std::collections::HashMap;
-use vmeter_model::span::{bare_name, TIMED_OUT};
-use vmeter_model::{Ns, Span, Timeline};
+use vmeter_model::{Identity, Kind, Ns, Span, Timeline};
 
 /// A known cause that a recording shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,13 +48,22 @@ pub(crate) struct Known {
     pub cause: Named,
     /// What ends it in this guest; a cause that nothing ends is none.
     pub remedy: fn(&Timeline) -> Option<&'static str>,
-    /// True for the name of a span that is nothing else.
-    pub is: fn(&str) -> bool,
+    /// True for a span that is nothing else.
+    pub is: fn(Identity<'_>) -> bool,
     /// Begins the word of the kernel's command line that ends it already.
     pub ended_by: Option<&'static str>,
-    /// Begins the names of spans that could not be without it: then it is no cause of a delay.
-    pub needed_by: &'static [&'static str],
+    /// True for a span that could not be without it: then it is no cause of a delay.
+    pub needed_by: fn(Identity<'_>) -> bool,
 }
+
+/// A cause of which neither is known.
+const PLAIN: Known = Known {
+    cause: registry::CALIBRATION,
+    remedy: |_| None,
+    is: |_| false,
+    ended_by: None,
+    needed_by: |_| false,
+};
 
 /// Every known cause, in the order in which a boot meets them.
 const KNOWN: &[Known] = &[
@@ -85,23 +92,18 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
     let ended = |known: &&Known| {
         known.ended_by.is_some_and(|begin| words().any(|word| word.starts_with(begin)))
     };
-    let waits: Vec<&Span> = timeline.spans.iter().filter(|span| is_wait(&span.name)).collect();
-    let needed = |known: &&Known| {
-        let by = |span: &Span| known.needed_by.iter().any(|begin| span.name.starts_with(begin));
-        timeline.spans.iter().any(by)
-    };
+    let all: Vec<(&Span, Identity<'_>)> =
+        timeline.spans.iter().map(|span| (span, span.identity())).collect();
+    let needed = |known: &&Known| all.iter().any(|(_, of)| (known.needed_by)(*of));
     let known = KNOWN.iter().filter(|known| !ended(known) && !needed(known)).filter_map(|known| {
-        let spans: Vec<&Span> = timeline
-            .spans
-            .iter()
-            .filter(|span| (known.is)(bare_name(&span.name)) && !inside(span, known, &by_id))
-            .collect();
+        let own = all.iter().filter(|(span, of)| (known.is)(*of) && !inside(span, known, &by_id));
+        let spans: Vec<&Span> = own.map(|(span, _)| *span).collect();
         let whole: Ns = spans.iter().map(|span| span.len()).sum();
         // Whoever waits for a person meanwhile, or for what has a cause of its own, is not quicker.
         let inside =
-            |wait: &&&Span| spans.iter().any(|s| s.start <= wait.start && wait.end <= s.end);
-        let others = waits.iter().filter(|wait| !(known.is)(&wait.name));
-        let waits: Ns = others.filter(inside).map(|wait| wait.len()).sum();
+            |wait: &&Span| spans.iter().any(|s| s.start <= wait.start && wait.end <= s.end);
+        let others = all.iter().filter(|(_, of)| is_wait(*of) && !(known.is)(*of));
+        let waits: Ns = others.map(|(wait, _)| *wait).filter(inside).map(Span::len).sum();
         let at_most = whole - waits;
         let remedy = (known.remedy)(timeline).filter(|_| at_most > 0)?;
         let spans = spans.iter().map(|span| span.id).collect();
@@ -111,25 +113,24 @@ pub fn causes(timeline: &Timeline) -> Vec<Cause> {
 }
 
 /// True for a wait that is a thing of its own, whoever waits.
-pub fn is_wait(name: &str) -> bool {
-    name.starts_with(INTERACTIVE) || name == UNPACK
+pub fn is_wait(of: Identity<'_>) -> bool {
+    matches!((of.kind, of.name), (Kind::Person, _) | (Kind::Kernel, "unpack-initrd"))
 }
 
 /// True for a span that is part of another of the same cause.
 fn inside(span: &Span, known: &Known, by_id: &HashMap<u32, &Span>) -> bool {
     let parents = std::iter::successors(span.parent, |p| by_id.get(p).and_then(|s| s.parent));
     let mut parents = parents.take(by_id.len()).filter_map(|p| by_id.get(&p));
-    parents.any(|parent| (known.is)(bare_name(&parent.name)))
+    parents.any(|parent| (known.is)(parent.identity()))
 }
 
-/// True for `unit NAME`, in time or not, whose name may have been cut in its middle.
-fn is_unit(name: &str, unit: &str) -> bool {
-    let name = name.strip_suffix(TIMED_OUT).unwrap_or(name);
-    let one = name.strip_prefix("unit ").filter(|found| !found.contains(" or "));
-    one.is_some_and(|found| match found.split_once('\u{2026}') {
+/// True for the start of this unit, in time or not, whose name may have been cut in its middle.
+fn is_unit(of: Identity<'_>, unit: &str) -> bool {
+    let is = match of.name.split_once('\u{2026}') {
         Some((head, _)) => unit.starts_with(head) && head.len() >= unit.len() / 2,
-        None => found == unit,
-    })
+        None => of.name == unit,
+    };
+    of.kind == Kind::Unit && !of.name.contains(" or ") && is
 }
 
 #[cfg(test)]
@@ -137,8 +138,7 @@ mod tests {
     use super::*;
 
     fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
-        let (name, source) = (name.into(), String::new());
-        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn a_name_that_was_cut_is_known_again() {
         let unit = "e2scrub_reap.service";
-        assert!(is_unit("unit e2scrub_reap.serv\u{2026}ine ext4 Metadata Check", unit));
-        assert!(is_unit("unit e2scrub_reap.service", unit));
-        assert!(is_unit("unit e2scrub_reap.service, timed out", unit));
-        assert!(!is_unit("unit e2\u{2026}x", unit) && !is_unit("exec e2scrub_reap", unit));
-        assert!(!is_unit("unit e2scrub_reap.serv\u{2026}Metadata or x.service", unit));
+        let is = |name| is_unit(Identity::of(name), unit);
+        assert!(is("unit e2scrub_reap.serv\u{2026}ine ext4 Metadata Check"));
+        assert!(is("unit e2scrub_reap.service") && is("unit e2scrub_reap.service, timed out"));
+        assert!(!is("unit e2\u{2026}x") && !is("exec e2scrub_reap"));
+        assert!(!is("unit e2scrub_reap.serv\u{2026}Metadata or x.service"));
     }
 }

@@ -1,6 +1,6 @@
 //! The boot waits for the network, which the guest may not need to be ready.
 
-use super::{is_unit, registry, Known};
+use super::{is_unit, registry, Known, PLAIN};
 
 /// Units that end when a network is there.
 const UNITS: &[&str] = &[
@@ -13,14 +13,9 @@ const UNITS: &[&str] = &[
 pub(super) const CAUSE: Known = Known {
     cause: registry::NETWORK,
     remedy: |_| Some("allow-hotplug in interfaces(5)"),
-    is: |name| {
-        UNITS.iter().any(|unit| is_unit(name, unit))
-            || name.strip_prefix("exec ").is_some_and(|command| {
-                let program = command.split(' ').next().unwrap_or_default();
-                let file = program.rsplit('/').next().unwrap_or_default();
-                matches!(file, "dhclient" | "dhcpcd" | "udhcpc" | "ipconfig")
-            })
+    is: |of| {
+        UNITS.iter().any(|unit| is_unit(of, unit))
+            || matches!(of.file(), Some("dhclient" | "dhcpcd" | "udhcpc" | "ipconfig"))
     },
-    ended_by: None,
-    needed_by: &[],
+    ..PLAIN
 };

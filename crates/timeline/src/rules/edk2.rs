@@ -32,7 +32,7 @@ pub(super) type Cut<'a> = (&'static str, Ns, Ns, &'a str);
 
 /// OVMF's stages from the reset on, if it is OVMF that ran and it was seen at work.
 pub(super) fn stages<'a>(facts: &RunIndex<'a>, reset: Stamp<'a>, end: Ns) -> Option<Vec<Cut<'a>>> {
-    let its = |h: &&Hit<'_>| super::firmware::part_name(h.means).is_some_and(is_its);
+    let its = |h: &&Hit<'_>| super::firmware::part_name(h.means).is_some_and(of_edk2);
     let mut said = facts.hits.iter().filter(its).peekable();
     let told = said.peek().is_some();
     // A debug build tells of its stages itself.
@@ -100,7 +100,7 @@ pub(super) fn menu_wait<'a>(facts: &RunIndex<'a>, cuts: &mut Vec<Cut<'a>>, end: 
     }
 }
 
-fn is_its(name: &str) -> bool {
+pub(crate) fn of_edk2(name: &str) -> bool {
     name.starts_with("bios:edk2-")
 }
 

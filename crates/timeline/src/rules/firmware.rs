@@ -18,7 +18,7 @@ use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
 use std::ops::RangeInclusive;
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 /// `kernel:load`, cut out of the firmware's time when its parts stand.
@@ -139,7 +139,9 @@ pub(crate) fn of_firmware(hit: &Hit<'_>) -> bool {
     match hit.on {
         On::Firmware => true,
         On::Loader if hit.means == Means::Firmware => true,
-        On::Loader => part_name(hit.means).is_some_and(|name| name.starts_with("bios:")),
+        On::Loader => {
+            part_name(hit.means).is_some_and(|part| Identity::of(part).kind == Kind::Firmware)
+        }
         On::Kernel => false,
     }
 }

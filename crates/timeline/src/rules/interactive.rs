@@ -9,12 +9,10 @@ use crate::lines::Line;
 use crate::tree::{Growing, Node};
 use regex::Regex;
 use std::sync::OnceLock;
-use vmeter_model::Ns;
+use vmeter_model::{Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-/// What the names of such spans begin with.
-pub(crate) const INTERACTIVE: &str = "wait-for-a-person";
 /// Nobody types faster, ns.
 const SHORTEST_NS: Ns = 100_000_000;
 /// Questions for what only a person has.
@@ -26,7 +24,7 @@ fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>
     let lines = facts.lines.iter().filter(|l| l.console && l.timed && l.stamp.is_none());
     for line in lines.filter(|l| (begin.at..limit).contains(&l.at)) {
         let Some((asked, answered)) = waits(line) else { continue };
-        let name = format!("{INTERACTIVE}: {}", question(line.text));
+        let name = format!("{}: {}", Kind::Person.word(), question(line.text));
         let node = Node::new(name, asked, answered.min(limit), line.source);
         tree.place(Node { error: line.error, ..node });
         if facts.processes.all.is_empty() {

@@ -17,7 +17,7 @@ use crate::landmarks::BOOT_SECTOR;
 use crate::lines::{Hit, Line};
 use crate::patterns::{Means, On};
 use crate::tree::{Growing, Node};
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -39,7 +39,9 @@ fn anchors<'a>(facts: &RunIndex<'a>, found: &mut Candidates<'a>) {
     let own = |h: &&Hit<'_>| {
         let part = part_name(h.means);
         h.on == On::Loader
-            && part.is_some_and(|name| !name.starts_with("bios:") && name != EFI_STUB)
+            && part.is_some_and(|part| {
+                !matches!(Identity::of(part).kind, Kind::Firmware | Kind::EfiStub)
+            })
     };
     if let Some(hit) = facts.hits.iter().find(own).filter(|_| network.is_none()) {
         let error = hit.at.saturating_add(hit.error);
@@ -128,7 +130,7 @@ fn with_reads<'a>(
     let known = |name: &str| WAITS.iter().find(|wait| wait.name == name);
     let last = |of: &dyn Fn(&str) -> bool| parts.iter().rposition(|(name, _)| of(name));
     // GRUB with no time-out says nothing of its menu.
-    let grub = |name: &str| name.starts_with("grub:");
+    let grub = |name: &str| Identity::of(name).kind == Kind::Grub;
     let Some(index) = last(&|name| known(name).is_some()).or_else(|| last(&grub)) else {
         return parts;
     };
@@ -237,7 +239,7 @@ fn parts<'a, 'f>(
 ) -> impl Iterator<Item = (&'static str, Stamp<'a>)> + 'f {
     let inside = move |h: &&Hit<'a>| h.on == On::Loader && h.at >= begin.at;
     let named = |h: &Hit<'a>| {
-        let name = part_name(h.means).filter(|name| !name.starts_with("bios:"))?;
+        let name = part_name(h.means).filter(|name| Identity::of(name).kind != Kind::Firmware)?;
         Some((name, Stamp { at: h.at, error: h.error, source: h.source }))
     };
     let (mut last, mut ipxe) = ("", false);

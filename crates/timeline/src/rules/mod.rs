@@ -34,12 +34,11 @@ use crate::anchors::{Anchors, Candidates};
 use crate::facts::RunIndex;
 use crate::tree::Growing;
 pub(crate) use another::{another, Another, XEN};
+pub(crate) use edk2::of_edk2;
 pub(crate) use firmware::{of_firmware, part_name, to_rom};
-pub(crate) use interactive::INTERACTIVE;
 pub(crate) use loader::reach as loader_reach;
 pub(crate) use network::NETWORK;
 pub(crate) use stages::SYSTEMD;
-pub(crate) use unpack::UNPACK;
 pub(crate) use verbs::described;
 
 /// A family of phases.

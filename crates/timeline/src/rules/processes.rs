@@ -18,8 +18,6 @@
 use super::initcalls::node as call_node;
 use super::printed_lines::gaps;
 use super::prompt::Prompt;
-use super::stopping::STOP;
-use super::units::UNIT;
 use super::verbs::is_device;
 use super::{no_anchors, RuleSet};
 use crate::anchors::{Anchor, Anchors, Stamp};
@@ -29,7 +27,7 @@ use crate::landmarks::{at_last, open_end};
 use crate::processes::{words, Processes};
 use crate::tree::{Fill, Growing, Node};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -335,8 +333,11 @@ impl<'a, 'f, 't> Chains<'a, 'f, 't> {
         let by_udev = ancestors.any(|index| {
             all[index].images.iter().any(|i| i.file.ends_with(UDEVD) || i.file.ends_with("udevadm"))
         });
-        let device = |name: &str| name.strip_prefix(UNIT).is_some_and(is_device);
-        let waits = |node: &Node<'_>| node.name.contains(SETTLE) || device(&node.name);
+        let waits = |node: &Node<'_>| {
+            let of = Identity::of(&node.name);
+            let device = of.kind == Kind::Unit && !of.timed_out && is_device(of.name);
+            device || node.name.contains(SETTLE)
+        };
         by_udev && path(&self.tree.root, load.start).into_iter().any(waits)
     }
 }
@@ -353,10 +354,14 @@ fn path<'t, 'a>(root: &'t Node<'a>, at: Ns) -> Vec<&'t Node<'a>> {
     path
 }
 
+/// The unit that a span is of.
+fn unit<'t>(node: &'t Node<'_>) -> Option<Identity<'t>> {
+    Some(Identity::of(&node.name)).filter(|of| matches!(of.kind, Kind::Unit | Kind::Stop))
+}
+
 /// The unit's span that holds a moment.
 fn holder<'t, 'a>(root: &'t Node<'a>, at: Ns) -> Option<&'t Node<'a>> {
-    let of_unit = |node: &&Node<'_>| [UNIT, STOP].iter().any(|p| node.name.starts_with(p));
-    path(root, at).into_iter().find(of_unit)
+    path(root, at).into_iter().find(|node| unit(node).is_some())
 }
 
 /// Every unit's span in the tree, and whether it is stopped there.
@@ -364,10 +369,8 @@ fn units(root: &Node<'_>) -> Vec<(String, bool, Ns, Ns)> {
     let mut found = Vec::new();
     let mut open = vec![root];
     while let Some(node) = open.pop() {
-        for (prefix, stops) in [(UNIT, false), (STOP, true)] {
-            if let Some(unit) = node.name.strip_prefix(prefix) {
-                found.push((unit.to_owned(), stops, node.start, node.end));
-            }
+        if let Some(of) = unit(node) {
+            found.push((of.name.to_owned(), of.kind == Kind::Stop, node.start, node.end));
         }
         open.extend(&node.children);
     }

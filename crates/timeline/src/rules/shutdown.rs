@@ -14,7 +14,7 @@ use crate::facts::RunIndex;
 use crate::patterns::{Means, On};
 use crate::processes::{base, words};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors, spans };
 
@@ -214,7 +214,8 @@ fn parts<'a>(facts: &RunIndex<'a>, from: Ns, to: Ns) -> Vec<(String, Stamp<'a>)>
     let inside = facts.hits.iter().filter(|h| h.timed && (from..to).contains(&h.at));
     let mut parts: Vec<(String, Stamp<'a>)> = inside
         .filter_map(|h| {
-            let name = part_name(h.means).filter(|name| name.starts_with("shutdown:"))?;
+            let name =
+                part_name(h.means).filter(|part| Identity::of(part).kind == Kind::Shutdown)?;
             Some((name.to_owned(), Stamp { at: h.at, error: h.error, source: h.source }))
         })
         .collect();

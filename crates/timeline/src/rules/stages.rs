@@ -11,7 +11,7 @@ use crate::patterns::On;
 use crate::processes::{base, Image};
 use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Fill, Growing, Node};
-use vmeter_model::Ns;
+use vmeter_model::{Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
@@ -34,7 +34,7 @@ const BEGINS: &str = "systemd[1]: systemd ";
 fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(begin) = anchors.get(Anchor::Userspace) else { return };
     let limit = open_end(facts, anchors, begin.at);
-    let mut initrd = parts(facts, "initrd:", begin.at, limit);
+    let mut initrd = parts(facts, Kind::Initrd, begin.at, limit);
     let root = root_begins(facts, begin.at, limit);
     initrd.retain(|(_, stamp)| root.is_none_or(|root| stamp.at < root.at));
     let after = initrd.last().map_or(begin, |(_, stamp)| *stamp);
@@ -81,7 +81,7 @@ fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>
     if let Some(systemd) = systemd {
         // It is there from its exec on.
         let from = exec.and_then(|(_, init)| init).filter(|init| init.at < systemd.at);
-        let mut parts = parts(facts, "systemd:", systemd.at, limit);
+        let mut parts = parts(facts, Kind::Systemd, systemd.at, limit);
         if parts.iter().all(|(name, _)| *name != UNITS) {
             parts.extend(units::first(facts, systemd.at, limit).map(|first| (UNITS, first)));
         }
@@ -185,18 +185,13 @@ fn snap<'a>(facts: &RunIndex<'a>, parts: &mut Vec<(&'static str, Stamp<'a>)>) {
     }
 }
 
-/// Parts whose names begin so, in order, each name once.
-fn parts<'a>(
-    facts: &RunIndex<'a>,
-    prefix: &str,
-    from: Ns,
-    to: Ns,
-) -> Vec<(&'static str, Stamp<'a>)> {
+/// Parts of a kind, in order, each name once.
+fn parts<'a>(facts: &RunIndex<'a>, of: Kind, from: Ns, to: Ns) -> Vec<(&'static str, Stamp<'a>)> {
     let inside = facts.hits.iter().filter(|h| h.on == On::Kernel && h.timed);
     let inside = inside.filter(|h| (from..to).contains(&h.at));
     let mut parts: Vec<(&'static str, Stamp<'a>)> = inside
         .filter_map(|h| {
-            let name = part_name(h.means).filter(|name| name.starts_with(prefix))?;
+            let name = part_name(h.means).filter(|name| Identity::of(name).kind == of)?;
             Some((name, Stamp { at: h.at, error: h.error, source: h.source }))
         })
         .collect();

@@ -11,12 +11,10 @@ use crate::anchors::{Anchors, Stamp};
 use crate::backbone::SHUTDOWN;
 use crate::facts::RunIndex;
 use crate::tree::{Growing, Node};
-use vmeter_model::Ns;
+use vmeter_model::{Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-/// What the names of these spans begin with.
-pub(super) const STOP: &str = "stop ";
 /// systemd at work between the end of one unit and the next.
 const STOP_JOBS: &str = "systemd:stop-jobs";
 /// More than any guest stops at once.
@@ -42,7 +40,7 @@ fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     }
     jobs(tree, &said, at, end);
     for (index, (name, from, to)) in units.iter().enumerate() {
-        let node = Node::new(format!("{STOP}{name}"), from.at, to.at, from.source);
+        let node = Node::new(format!("{}{name}", Kind::Stop.word()), from.at, to.at, from.source);
         let node = Node { error: from.error.max(to.error), ..node };
         if chain.contains(&index) {
             tree.place(node);

@@ -32,13 +32,11 @@ use crate::systemd::{can_be_logged, stamps, SAYS};
 use crate::tree::{Growing, Node};
 use crate::unit_files::Orders;
 use vmeter_model::kernel_log::split_stamp;
-use vmeter_model::span::TIMED_OUT;
-use vmeter_model::{EventKind, Ns};
+use vmeter_model::{EventKind, Identity, Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-/// What the names of units' spans begin with.
-pub(super) const UNIT: &str = "unit ";
+const UNIT: &str = Kind::Unit.word();
 /// systemd at work between the end of one unit and the start of those that waited for it.
 const START_JOBS: &str = "systemd:start-jobs";
 /// systemd lets `RestartSec=` pass before it starts a unit again that failed.
@@ -211,7 +209,8 @@ impl<'a> Unit<'a> {
 
     /// The name of its span.
     fn span(&self) -> String {
-        format!("{UNIT}{}{}", self.name, if self.lapsed { TIMED_OUT } else { "" })
+        let (kind, timed_out) = (Kind::Unit, self.lapsed);
+        Identity { kind, name: self.name, timed_out, unfinished: false }.to_string()
     }
 }
 

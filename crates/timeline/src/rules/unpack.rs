@@ -18,9 +18,6 @@ use vmeter_model::Ns;
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
 
-/// Its name.
-pub(crate) const UNPACK: &str = "kernel:unpack-initrd";
-
 /// What the kernel says first; from 5.12 on a worker says it.
 const BEGINS: [&str; 2] = ["Trying to unpack rootfs image", "Unpacking initramfs"];
 /// What it says when it is done with the packed file.
@@ -34,7 +31,7 @@ fn spans<'a>(facts: &RunIndex<'a>, _: &Anchors<'a>, tree: &mut Growing<'a>) {
     let Some(from) = waited_since(facts, phase, begin.at, end.at) else { return };
     let error = begin.error.max(end.error);
     if end.at - from > error {
-        let node = Node::new(UNPACK, from, end.at, end.source);
+        let node = Node::new("kernel:unpack-initrd", from, end.at, end.source);
         let _ = tree.root.place(Node { error, ..node });
     }
 }

@@ -3,9 +3,8 @@
 use super::tree::{length, SpanTree};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use vmeter_model::span::{TIMED_OUT, UNFINISHED};
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Ns, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Ns, Timeline};
 use vmeter_render::exported;
 use vmeter_stats::estimate;
 use vmeter_timeline::registry::{self, Named};
@@ -14,97 +13,87 @@ use vmeter_timeline::{causes, is_wait, smaller_initrd};
 /// How it is made so is a setting of the tool that made it.
 const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
 
-/// Parts of the kernel that one with less in it has less of.
-const SMALLER_KERNEL: &str = "smaller kernel: vmeter kernel build";
+/// The cause by which a span of a part of the machine is measured. What a timeline shows to be
+/// nothing but a cause is that cause's anyway.
+fn measured(of: Identity<'_>) -> Option<Named> {
+    Some(match (of.kind, of.name) {
+        (Kind::Vmm, "link") => registry::VMM_LINK_LOADING,
+        (Kind::Kernel, "decompress") => registry::KERNEL_ENTRY,
+        (Kind::Kernel, "ftrace_init") => registry::FTRACE_INIT,
+        (Kind::Kernel, "smp_init") => registry::VCPUS,
+        (Kind::Initcall, "serial8250_init") => registry::SERIAL8250_INIT,
+        (Kind::Initcall, name) if CONSOLES.contains(&name) => registry::CONSOLE_LOG,
+        (Kind::Module, name) if name.starts_with("virtio_pci") => registry::VIRTIO_PCI,
+        _ => return None,
+    })
+}
 
-/// What begins a name, and the cause by which it is measured. What a timeline shows to be nothing
-/// but a cause is that cause's anyway.
-const MEASURED: &[(&str, Named)] = &[
-    ("vmm:link", registry::VMM_LINK_LOADING),
-    ("kernel:decompress", registry::KERNEL_ENTRY),
-    ("kernel:ftrace_init", registry::FTRACE_INIT),
-    ("kernel:smp_init", registry::VCPUS),
-    ("initcall serial8250_init", registry::SERIAL8250_INIT),
-    ("initcall univ8250_console_init", registry::CONSOLE_LOG),
-    ("initcall con_init", registry::CONSOLE_LOG),
-    ("initcall hvc_console_init", registry::CONSOLE_LOG),
-    ("insmod virtio_pci", registry::VIRTIO_PCI),
-];
+/// Initcalls that print the kernel's log up to then on a console.
+const CONSOLES: &[&str] = &["univ8250_console_init", "con_init", "hvc_console_init"];
 
-/// What begins a name, and what can be tried on it. The first that fits counts.
+/// What can be tried on spans: of a kind, those of these names, or all where there is none. Of
+/// units these are what names begin with. The first that fits counts.
 #[rustfmt::skip]
-const REMEDIES: &[(&str, &str)] = &[
-    ("vmm:ld.so",               "fewer shared libraries"),
-    ("vmm:link",                "fewer shared libraries"),
-    ("vmm:wrapper",             "start the VMM itself"),
-    ("host:no-cpu",             "a host with a CPU to spare"),
-    ("host:vmm-stopped",        "find what stops the VMM"),
-    ("vmm:wait-for-start",      "start its machine sooner (cont, API)"),
-    ("launcher:after",          "what its launcher does after it"),
-    ("vmm:init",                "fewer devices, less memory"),
-    ("vmm:exit",                "less memory to give back"),
-    ("bios:vga",                "no display (-vga none)"),
-    ("bios:",                   "other firmware, fewer devices"),
-    ("grub:menu",               "GRUB_TIMEOUT=0"),
-    ("grub:timeout",            "GRUB_TIMEOUT=0"),
-    ("grub:",                   "fewer modules, or -kernel"),
-    ("syslinux:load",           "a smaller kernel and initrd"),
-    ("systemd-boot:load",       "a smaller kernel and initrd"),
-    ("syslinux:prompt",         "PROMPT 0, or TIMEOUT 1 (tenths of s)"),
-    ("systemd-boot:menu",       "timeout 0 in loader.conf"),
-    ("ipxe:",                   "boot from a disk, or -kernel"),
-    ("efi-stub",                "a smaller initrd"),
-    ("kernel:load",             "a smaller kernel and initrd"),
-    ("kernel:decompress",       "uncompressed (PVH), or LZ4"),
-    ("kernel:calibrate_delay",  "lpj=N on its command line"),
-    ("kernel:mitigations",      "smaller kernel: less code to patch"),
-    ("kernel:ftrace_init",      SMALLER_KERNEL),
-    ("kernel:unpack-initrd",    "a smaller or an uncompressed initrd"),
-    ("kernel:wait-for-root",    "the root's driver built in"),
-    ("kernel:free_initmem",     "a smaller initrd"),
-    ("kernel:smp_init",         "fewer vCPUs"),
-    ("kernel:start_kernel",     SMALLER_KERNEL),
-    ("kernel:rest_init",        SMALLER_KERNEL),
-    ("kernel:mark_readonly",    SMALLER_KERNEL),
-    ("initcall univ8250_console_init", "quiet, or a lower loglevel="),
-    ("initcall con_init",       "quiet, or a lower loglevel="),
-    ("initcall hvc_console_init", "quiet, or a lower loglevel="),
-    ("initcall ",               "test without: initcall_blacklist="),
-    ("insmod ",                 "a list of modules without it"),
-    ("wait-for-a-person",       "unlock with a key file or a TPM"),
-    ("cryptsetup:open",         "luksChangeKey -i: fewer PBKDF rounds"),
-    ("initrd:systemd",          "a smaller initrd, fewer generators"),
-    ("initrd:",                 SMALLER_INITRD),
-    ("unit dev-",               "its driver early, fewer devices"),
-    ("unit dracut-",            "its hook, or omit_dracutmodules"),
-    ("unit systemd-udev",       "fewer devices, drivers and rules"),
-    ("unit serial-getty@",      "what it is ordered after"),
-    ("unit getty@",             "what it is ordered after"),
-    ("unit emergency.",         "what failed before it"),
-    ("unit systemd-fsck",       "fsck.mode=skip on its command line"),
-    ("unit systemd-remount-fs", "the root mounted as fstab has it"),
-    ("unit systemd-modules-load", "fewer modules in modules-load.d"),
-    ("unit systemd-tmpfiles-",  "fewer lines in tmpfiles.d"),
-    ("unit systemd-sysusers",   "fewer lines in sysusers.d"),
-    ("unit systemd-sysctl",     "fewer lines in sysctl.d"),
-    ("unit systemd-journal",    "Storage=volatile in journald.conf"),
-    ("unit ",                   "mask it, or order it later"),
-    ("systemd:setup",           "fewer generators and mounts"),
-    ("systemd:start-jobs",      "systemd's own: fewer units"),
-    ("systemd:restart-wait",    "RestartSec=, or why it failed"),
-    ("systemd:stop-jobs",       "systemd's own: fewer units"),
-    ("stop ",                   "its ExecStop=, or TimeoutStopSec="),
-    ("systemd:load-units",      "fewer units and generators"),
-    ("exec ",                   "this program"),
-    ("after: ",                 "what comes after this line"),
-    ("lines from: ",            "fewer lines on the console"),
-    ("/init:",                  "this step of init"),
-    ("shutdown",                "fewer services to stop"),
+const REMEDIES: &[(Kind, &[&str], &str)] = &[
+    (Kind::Vmm, &["ld.so", "link"],         "fewer shared libraries"),
+    (Kind::Vmm, &["wrapper"],               "start the VMM itself"),
+    (Kind::Vmm, &["wait-for-start"],        "start its machine sooner (cont, API)"),
+    (Kind::Vmm, &["init"],                  "fewer devices, less memory"),
+    (Kind::Vmm, &["exit"],                  "less memory to give back"),
+    (Kind::Host, &["no-cpu"],               "a host with a CPU to spare"),
+    (Kind::Host, &["vmm-stopped"],          "find what stops the VMM"),
+    (Kind::Launcher, &["after"],            "what its launcher does after it"),
+    (Kind::Firmware, &["vga"],              "no display (-vga none)"),
+    (Kind::Firmware, &[],                   "other firmware, fewer devices"),
+    (Kind::Grub, &["menu", "timeout"],      "GRUB_TIMEOUT=0"),
+    (Kind::Grub, &[],                       "fewer modules, or -kernel"),
+    (Kind::Syslinux, &["load"],             "a smaller kernel and initrd"),
+    (Kind::Syslinux, &["prompt"],           "PROMPT 0, or TIMEOUT 1 (tenths of s)"),
+    (Kind::SystemdBoot, &["load"],          "a smaller kernel and initrd"),
+    (Kind::SystemdBoot, &["menu"],          "timeout 0 in loader.conf"),
+    (Kind::Ipxe, &[],                       "boot from a disk, or -kernel"),
+    (Kind::EfiStub, &[],                    "a smaller initrd"),
+    (Kind::Kernel, &["load"],               "a smaller kernel and initrd"),
+    (Kind::Kernel, &["decompress"],         "uncompressed (PVH), or LZ4"),
+    (Kind::Kernel, &["calibrate_delay"],    "lpj=N on its command line"),
+    (Kind::Kernel, &["mitigations-and-alternatives"], "smaller kernel: less code to patch"),
+    (Kind::Kernel, &["unpack-initrd"],      "a smaller or an uncompressed initrd"),
+    (Kind::Kernel, &["wait-for-root-device"], "the root's driver built in"),
+    (Kind::Kernel, &["free_initmem"],       "a smaller initrd"),
+    (Kind::Kernel, &["smp_init"],           "fewer vCPUs"),
+    (Kind::Kernel, &["ftrace_init", "start_kernel", "rest_init", "mark_readonly"], "smaller kernel: vmeter kernel build"),
+    (Kind::Initcall, CONSOLES,              "quiet, or a lower loglevel="),
+    (Kind::Initcall, &[],                   "test without: initcall_blacklist="),
+    (Kind::Module, &[],                     "a list of modules without it"),
+    (Kind::Person, &[],                     "unlock with a key file or a TPM"),
+    (Kind::Cryptsetup, &["open"],           "luksChangeKey -i: fewer PBKDF rounds"),
+    (Kind::Initrd, &[""],                   ""),
+    (Kind::Initrd, &["systemd"],            "a smaller initrd, fewer generators"),
+    (Kind::Initrd, &[],                     SMALLER_INITRD),
+    (Kind::Systemd, &["setup"],             "fewer generators and mounts"),
+    (Kind::Systemd, &["start-jobs", "stop-jobs"], "systemd's own: fewer units"),
+    (Kind::Systemd, &["restart-wait"],      "RestartSec=, or why it failed"),
+    (Kind::Systemd, &["load-units"],        "fewer units and generators"),
+    (Kind::Unit, &["dev-"],                 "its driver early, fewer devices"),
+    (Kind::Unit, &["dracut-"],              "its hook, or omit_dracutmodules"),
+    (Kind::Unit, &["systemd-udev"],         "fewer devices, drivers and rules"),
+    (Kind::Unit, &["serial-getty@", "getty@"], "what it is ordered after"),
+    (Kind::Unit, &["emergency."],           "what failed before it"),
+    (Kind::Unit, &["systemd-fsck"],         "fsck.mode=skip on its command line"),
+    (Kind::Unit, &["systemd-remount-fs"],   "the root mounted as fstab has it"),
+    (Kind::Unit, &["systemd-modules-load"], "fewer modules in modules-load.d"),
+    (Kind::Unit, &["systemd-tmpfiles-"],    "fewer lines in tmpfiles.d"),
+    (Kind::Unit, &["systemd-sysusers"],     "fewer lines in sysusers.d"),
+    (Kind::Unit, &["systemd-sysctl"],       "fewer lines in sysctl.d"),
+    (Kind::Unit, &["systemd-journal"],      "Storage=volatile in journald.conf"),
+    (Kind::Unit, &[],                       "mask it, or order it later"),
+    (Kind::Stop, &[],                       "its ExecStop=, or TimeoutStopSec="),
+    (Kind::Program, &[],                    "this program"),
+    (Kind::AfterLine, &[],                  "what comes after this line"),
+    (Kind::LinesFrom, &[],                  "fewer lines on the console"),
+    (Kind::Init, &[],                       "this step of init"),
+    (Kind::Shutdown, &[],                   "fewer services to stop"),
 ];
-
-/// systemd's own time between units, which may hold programs that none of them is; and an
-/// initrd's units, which have handles of their own.
-const FRAMES: &[&str] = &["systemd:start-jobs", "initrd:units"];
 
 /// A unit of the initrd's own systemd, which no setting of the root's can mask.
 const IN_INITRD: &str = "leave it out of the initrd";
@@ -115,27 +104,27 @@ const UNFINISHED_UNIT: &str = "what it does before this line";
 /// A device that nobody found in its time.
 const GONE_DEVICE: &str = "nofail in fstab(5), or the device";
 
-/// What can be tried on a span of this name in a phase, if anything.
-fn handle_in(phase: &str, name: &str) -> Option<&'static str> {
-    let own = handle(name)?;
-    if name.starts_with("unit ") && name.ends_with(UNFINISHED) {
-        return Some(UNFINISHED_UNIT);
+/// What can be tried on a span in a phase, if anything.
+fn handle_in(phase: &str, of: Identity<'_>) -> Option<&'static str> {
+    let of_root = ["dev-", "dracut-", "systemd-udev", "systemd-fsck"];
+    let of_root = of_root.iter().any(|begin| of.name.starts_with(begin));
+    match of.kind {
+        Kind::Unit if of.unfinished => Some(UNFINISHED_UNIT),
+        Kind::Unit if of.timed_out && of.name.starts_with("dev-") => Some(GONE_DEVICE),
+        Kind::Unit if phase == "initrd" && !of_root => Some(IN_INITRD),
+        _ => handle(of),
     }
-    if name.starts_with("unit dev-") && name.ends_with(TIMED_OUT) {
-        return Some(GONE_DEVICE);
-    }
-    let of_root = ["unit dev-", "unit dracut-", "unit systemd-udev", "unit systemd-fsck"];
-    let masked = name.starts_with("unit ") && !of_root.iter().any(|o| name.starts_with(o));
-    Some(if masked && phase == "initrd" { IN_INITRD } else { own })
 }
 
-/// What can be tried on a span of this name, if anything.
-fn handle(name: &str) -> Option<&'static str> {
-    // Of phases that were not told apart, nobody knows which it was.
-    if name.contains('+') && !name.contains(' ') {
-        return None;
-    }
-    REMEDIES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, what)| *what)
+/// What can be tried on a span, if anything.
+fn handle(of: Identity<'_>) -> Option<&'static str> {
+    let is = |name: &&str| match of.kind {
+        Kind::Unit => of.name.starts_with(*name),
+        _ => of.name == *name,
+    };
+    let fits = |names: &[&str]| names.is_empty() || names.iter().any(is);
+    let row = REMEDIES.iter().find(|(kind, names, _)| *kind == of.kind && fits(names));
+    row.map(|(.., what)| *what).filter(|what| !what.is_empty())
 }
 
 /// Columns of what can be tried: what an 80-column screen has beside a name of 24.
@@ -205,13 +194,13 @@ pub(super) fn things(timelines: &[&Timeline]) -> Vec<Actionable> {
             one.seconds.resize(run + 1, 0.0);
             one.seconds[run] += seconds(length(span));
             one.error = one.error.max(span.error_ns);
-            let own = match handle_in(phase, &span.name).unwrap_or_default() {
+            let own = match handle_in(phase, span.identity()).unwrap_or_default() {
                 SMALLER_INITRD => smaller_initrd(timeline).unwrap_or_default(),
                 own => own,
             };
             one.remedy = cause.map_or(own, |cause| cause.remedy);
-            let measured = MEASURED.iter().find(|(begins, _)| span.name.starts_with(begins));
-            one.cause = cause.map(|cause| cause.cause).or(measured.map(|row| row.1)).map(|c| c.id);
+            let cause = cause.map(|cause| cause.cause).or_else(|| measured(span.identity()));
+            one.cause = cause.map(|cause| cause.id);
         }
     }
     let mut things: Vec<Actionable> = found
@@ -250,7 +239,7 @@ fn holders_of_waits(tree: &SpanTree) -> BTreeSet<usize> {
     let mut pending: Vec<(usize, Vec<usize>)> =
         tree.top().iter().map(|at| (*at, Vec::new())).collect();
     while let Some((at, above)) = pending.pop() {
-        if is_wait(&tree.span(at).name) {
+        if is_wait(tree.span(at).identity()) {
             holders.extend(above);
             continue;
         }
@@ -263,12 +252,12 @@ fn holders_of_waits(tree: &SpanTree) -> BTreeSet<usize> {
 
 /// True for a span that can be acted upon as a whole.
 pub(super) fn has_handle(tree: &SpanTree, at: usize) -> bool {
-    handle(&tree.span(at).name).is_some() && !is_shell(tree, at)
+    handle(tree.span(at).identity()).is_some() && !is_shell(tree, at)
 }
 
 /// True for a service of an rc: its script is what can be acted upon, whatever it runs.
-fn is_service(name: &str) -> bool {
-    let file = name.strip_prefix("exec ").and_then(|words| words.split(' ').next());
+fn is_service(of: Identity<'_>) -> bool {
+    let file = of.name.split(' ').next().filter(|_| of.kind == Kind::Program);
     let parts = file.and_then(|file| file.strip_prefix("/etc/")?.split_once('/'));
     parts.is_some_and(|(folder, script)| {
         let of_level = folder.starts_with("rc") && folder.ends_with(".d");
@@ -278,19 +267,22 @@ fn is_service(name: &str) -> bool {
 
 /// True for a program or a phase whose parts with other names have handles and are most of it.
 fn is_shell(tree: &SpanTree, at: usize) -> bool {
-    let name = &tree.span(at).name;
-    if FRAMES.contains(&name.as_str()) {
-        return !tree.children(at).is_empty();
-    }
-    let frames = ["exec ", "bios:", "vmm:", "initrd:", "shutdown"];
-    if is_service(name) || !frames.iter().any(|prefix| name.starts_with(prefix)) {
-        return false;
+    let (name, of) = (&tree.span(at).name, tree.span(at).identity());
+    match (of.kind, of.name) {
+        // What systemd does between units may hold programs of none, and an initrd's units have
+        // handles of their own.
+        (Kind::Systemd, "start-jobs") | (Kind::Initrd, "units") => {
+            return !tree.children(at).is_empty();
+        }
+        (Kind::Firmware | Kind::Vmm | Kind::Initrd | Kind::Shutdown, _) => {}
+        (Kind::Program, _) if !is_service(of) => {}
+        _ => return false,
     }
     let others = tree.children(at).iter().filter(|child| {
-        let part = &tree.span(**child).name;
+        let part = tree.span(**child);
         // The guest's part of going down is one only for what is stopped in it.
-        let own = part.starts_with("shutdown") && !is_shell(tree, **child);
-        part != name && handle(part).is_some() && !own
+        let own = part.identity().kind == Kind::Shutdown && !is_shell(tree, **child);
+        part.name != *name && handle(part.identity()).is_some() && !own
     });
     let named: Ns = others.map(|child| length(tree.span(*child))).sum();
     named * 2 > length(tree.span(at))
@@ -302,8 +294,7 @@ mod tests {
     use vmeter_model::Span;
 
     fn span(id: u32, parent: Option<u32>, name: &str, start: Ns, end: Ns) -> Span {
-        let (name, source) = (name.into(), String::new());
-        Span { id, parent, name, start, end, insns: None, cpu: None, source, error_ns: 0 }
+        Span { id, parent, name: name.into(), start, end, ..Span::default() }
     }
 
     #[test]
@@ -352,20 +343,20 @@ mod tests {
 
     #[test]
     fn what_can_be_tried_is_never_cut_on_a_screen() {
-        let long = |(_, remedy): &&(&str, &str)| remedy.chars().count() > REMEDY_COLUMNS as usize;
+        let long = |row: &&(Kind, _, &str)| row.2.chars().count() > REMEDY_COLUMNS as usize;
         assert_eq!(REMEDIES.iter().find(long), None);
     }
 
     #[test]
     fn a_service_is_acted_upon_as_a_whole() {
-        assert!(
-            is_service("exec /etc/init.d/udev start") && is_service("exec /etc/rcS.d/S10net x")
-        );
-        assert!(!is_service("exec /etc/init.d/rcS") && !is_service("exec /etc/runit/1"));
+        let is = |name| is_service(Identity::of(name));
+        assert!(is("exec /etc/init.d/udev start") && is("exec /etc/rcS.d/S10net x"));
+        assert!(!is("exec /etc/init.d/rcS") && !is("exec /etc/runit/1"));
     }
 
     #[test]
     fn nobody_is_told_to_mask_a_unit_of_the_initrd() {
+        let handle_in = |phase, name| handle_in(phase, Identity::of(name));
         assert_eq!(handle_in("initrd", "unit sysroot.mount"), Some(IN_INITRD));
         assert_ne!(handle_in("initrd", "unit dracut-initqueue.service"), Some(IN_INITRD));
         let masks = |name| handle_in("systemd", name).is_some_and(|what| what.contains("mask it"));
@@ -376,7 +367,7 @@ mod tests {
 
     #[test]
     fn what_was_not_told_apart_has_no_handle() {
-        assert_eq!(handle("vmm:init+bios:overhead"), None);
-        assert!(handle("exec /bin/a+b").is_some(), "a file may be called so");
+        assert_eq!(handle(Identity::of("vmm:init+bios:overhead")), None);
+        assert!(handle(Identity::of("exec /bin/a+b")).is_some(), "a file may be called so");
     }
 }

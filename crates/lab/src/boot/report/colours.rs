@@ -1,39 +1,32 @@
 //! Which colour a phase has: its name tells who was running.
 
 use std::collections::HashMap;
-use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::{Identity, Kind};
 use vmeter_render::palette::{Colour, Group};
 
-/// The group that a span's name tells, if it tells one.
+/// The group that a span's name tells, if it tells one; of several phases the first's.
 pub(super) fn group_of(name: &str) -> Group {
-    let starts = |prefixes: &[&str]| prefixes.iter().any(|p| name.starts_with(p));
-    if name == UNATTRIBUTED {
-        Group::Unattributed
-    } else if starts(&["vmm:"]) {
-        Group::Vmm
-    } else if starts(&["bios", "firmware", "qboot", "boot-loader", "grub:", "hypervisor"]) {
-        Group::Firmware
-    } else if starts(&["kernel:initcall", "initcall "]) {
-        Group::Initcalls
-    } else if starts(&["kexec:userspace", "reboot:userspace"]) {
-        Group::Userspace
-    } else if starts(&["kernel", "kexec", "reboot:kernel"]) {
-        Group::Kernel
-    } else if starts(&[
-        "/",
-        "insmod ",
-        "userspace",
-        "guest",
-        "initrd",
-        "switch-root",
-        "systemd",
-        "unit ",
-    ]) {
-        Group::Userspace
-    } else if starts(&["shutdown", "poweroff"]) {
-        Group::Shutdown
-    } else {
-        Group::Other
+    Identity::of(name).phases().next().map_or(Group::Other, group)
+}
+
+pub(super) fn group(of: Identity<'_>) -> Group {
+    use Kind::*;
+    match of.kind {
+        Unattributed => Group::Unattributed,
+        Vmm => Group::Vmm,
+        Firmware | Loader | Grub | Syslinux | SystemdBoot | Ipxe | EfiStub | Hypervisor => {
+            Group::Firmware
+        }
+        Initcall => Group::Initcalls,
+        Kernel if matches!(of.name, "initcalls" | "initcalls-before-userspace") => Group::Initcalls,
+        Kexec | Reboot if of.name == "userspace" => Group::Userspace,
+        Reboot if of.name.is_empty() => Group::Other,
+        Kernel | Kexec | Reboot => Group::Kernel,
+        Init | Module | Userspace | Guest | Initrd | SwitchRoot | Systemd | Unit => {
+            Group::Userspace
+        }
+        Shutdown => Group::Shutdown,
+        _ => Group::Other,
     }
 }
 

@@ -402,9 +402,7 @@ impl<'a> BootReport<'a> {
             run.timeline.named_marks.iter().enumerate().map(move |(at, (name, when))| {
                 let id = u32::try_from(spans + beside + at).unwrap_or(u32::MAX);
                 let (name, source) = (name.clone(), "console".to_owned());
-                let (start, end) = (*when, *when);
-                let (parent, insns, cpu, error_ns) = (None, None, None, 0);
-                (of, Span { id, parent, name, start, end, insns, cpu, source, error_ns })
+                (of, Span { id, name, start: *when, end: *when, source, ..Span::default() })
             })
         });
         marks.collect()

@@ -1,10 +1,10 @@
 //! The six stages of a boot: what a person asks of it first.
 
-use super::colours::group_of;
+use super::colours::group;
 use serde::Serialize;
-use vmeter_model::span::{AFTER, OBSERVE, UNATTRIBUTED};
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Ns, Span, Timeline};
+use vmeter_model::{Estimate, Identity, Kind, Ns, Span, Timeline};
 use vmeter_render::exported;
 use vmeter_render::palette::Group;
 use vmeter_stats::estimate;
@@ -42,42 +42,31 @@ vmeter_base::words! {
 }
 
 /// The stage of a phase; none for one that no stage has.
-fn of(phase: &str) -> Option<Stage> {
-    let starts = |prefixes: &[&str]| prefixes.iter().any(|p| phase.starts_with(p));
-    if starts(&["boot-loader", "grub", "syslinux", "systemd-boot", "ipxe", "efi-stub"])
-        || phase == "kernel:load"
-    {
-        Some(Stage::Loader)
-    } else if starts(&["kernel:panic", "kexec:kernel-panic", "reboot:kernel-panic"]) {
-        Some(Stage::Dead)
-    } else if phase == "hypervisor" {
-        Some(Stage::Hypervisor)
-    } else if phase == "reboot" {
-        Some(Stage::Reboot)
-    } else if phase == "guest" {
-        Some(Stage::Guest)
-    } else if phase == AFTER {
-        Some(Stage::Launcher)
-    } else if phase.starts_with("host:") {
-        Some(Stage::Host)
-    } else if phase == OBSERVE {
-        Some(Stage::Own)
-    } else if starts(&["initrd", "switch-root", "dracut"]) {
-        Some(Stage::Initrd)
-    } else {
-        match group_of(phase) {
-            Group::Vmm | Group::Firmware => Some(Stage::Vmm),
-            Group::Kernel | Group::Initcalls => Some(Stage::Kernel),
-            Group::Userspace => Some(Stage::Userspace),
-            Group::Shutdown => Some(Stage::Shutdown),
-            Group::Other | Group::Unattributed => None,
-        }
-    }
+fn of(phase: Identity<'_>) -> Option<Stage> {
+    Some(match (phase.kind, phase.name) {
+        (Kind::Vmm | Kind::Firmware, _) => Stage::Vmm,
+        (Kind::Hypervisor, _) => Stage::Hypervisor,
+        (Kind::Kernel, "load") => Stage::Loader,
+        (Kind::Kernel, "panic") | (Kind::Kexec | Kind::Reboot, "kernel-panic") => Stage::Dead,
+        (Kind::Reboot, "") => Stage::Reboot,
+        (Kind::Guest, "") => Stage::Guest,
+        (Kind::Launcher, _) => Stage::Launcher,
+        (Kind::Host, _) => Stage::Host,
+        (Kind::Vmeter, _) => Stage::Own,
+        (Kind::Initrd | Kind::SwitchRoot, _) => Stage::Initrd,
+        _ => match group(phase) {
+            Group::Firmware => Stage::Loader,
+            Group::Kernel | Group::Initcalls => Stage::Kernel,
+            Group::Userspace => Stage::Userspace,
+            Group::Shutdown => Stage::Shutdown,
+            Group::Vmm | Group::Other | Group::Unattributed => return None,
+        },
+    })
 }
 
 /// True for the phase of a guest that panicked.
 pub(super) fn is_dead(phase: &str) -> bool {
-    of(phase) == Some(Stage::Dead)
+    Identity::of(phase).phases().next().and_then(of) == Some(Stage::Dead)
 }
 
 /// What one bar is of.
@@ -114,8 +103,8 @@ impl From<Bar> for BarRow {
 /// The name of the bar that a phase belongs to. A phase is `a+b` where nobody saw the moment
 /// between two; if these are of different stages, that is a bar of its own.
 fn bar_of(phase: &str) -> String {
-    let mut stages: Vec<&str> =
-        phase.split('+').map(|part| of(part).map_or("other", Stage::word)).collect();
+    let stages = Identity::of(phase).phases().map(|phase| of(phase).map_or("other", Stage::word));
+    let mut stages: Vec<&str> = stages.collect();
     stages.dedup();
     match stages.as_slice() {
         [] => String::new(),
@@ -185,6 +174,7 @@ fn error_of(timeline: &Timeline, bar: &str) -> Ns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vmeter_model::span::AFTER;
 
     #[test]
     fn every_phase_has_a_bar_and_the_bars_add_up() {
@@ -227,14 +217,11 @@ mod tests {
     fn where_two_phases_of_a_bar_meet_is_no_error_of_it() {
         let span = |id, name: &str, start, end, error_ns| Span {
             id,
-            parent: None,
             name: name.into(),
             start,
             end,
-            insns: None,
-            cpu: None,
-            source: String::new(),
             error_ns,
+            ..Span::default()
         };
         let mut timeline = Timeline {
             total: 100,

@@ -5,7 +5,7 @@ use vmeter_model::result::Phase;
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::Estimate;
+use vmeter_model::{Estimate, Identity, Kind};
 use vmeter_render::document::{Block, Document, Fact, Tone};
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
@@ -91,7 +91,7 @@ impl BootReport<'_> {
                 it; the mean counts 0 for the others",
             );
         }
-        if all().any(|activity| activity.name.contains('+') && !activity.name.contains(' ')) {
+        if all().any(|activity| Identity::of(&activity.name).kind == Kind::Several) {
             notes.push("a+b: time of a or of b, as no marker shows where a ends");
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {

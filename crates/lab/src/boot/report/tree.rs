@@ -124,18 +124,7 @@ mod tests {
     use super::*;
 
     fn span(id: u32, parent: Option<u32>, start: Ns, end: Ns) -> Span {
-        let name = format!("s{id}");
-        Span {
-            id,
-            parent,
-            name,
-            start,
-            end,
-            insns: None,
-            cpu: None,
-            source: "test".into(),
-            error_ns: 0,
-        }
+        Span { id, parent, name: format!("s{id}"), start, end, ..Span::default() }
     }
 
     #[test]

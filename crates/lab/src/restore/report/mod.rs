@@ -12,7 +12,7 @@ use vmeter_base::shell;
 use vmeter_model::result::{BootResult, Envelope};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
-use vmeter_model::Estimate;
+use vmeter_model::{Estimate, Identity, Kind};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, percent, plural, Quantity, Unit};
@@ -28,8 +28,6 @@ const OWNERS: usize = 8;
 const BESIDE: usize = 3;
 /// How often a guest prints its line: its answer may be that much late. No part of the total.
 const PERIOD: &str = "ready line's period";
-/// What a device's state is called among activities.
-const DEVICE: &str = "load ";
 
 /// A [`RestoreResult`] to be written.
 #[derive(Debug)]
@@ -172,11 +170,11 @@ impl<'a> RestoreReport<'a> {
             Column::text("snapshot", 0),
         ]);
         for machine in &self.result.machines {
-            let of_devices = machine.runs.activities.iter();
-            let of_devices = of_devices.filter(|activity| activity.name.starts_with(DEVICE));
-            for activity in of_devices.take(most) {
+            let all = machine.runs.activities.iter();
+            let all = all.map(|activity| (activity, Identity::of(&activity.name)));
+            for (activity, of) in all.filter(|(_, of)| of.kind == Kind::Device).take(most) {
                 table.row(vec![
-                    Cell::Name(activity.name[DEVICE.len()..].to_owned()),
+                    Cell::Name(of.name.to_owned()),
                     Cell::Inline(Quantity::of(&activity.estimate, Unit::Seconds)),
                     Cell::Text(machine.label().to_owned()),
                 ]);
