@@ -219,11 +219,7 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    format!(
-        "{what}: {} of the commits' time is waits: {}",
-        percent(waits),
-        pieces.join(", ")
-    )
+    format!("{what}: {} of the commits' time is waits: {}", percent(waits), pieces.join(", "))
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.
