@@ -14,6 +14,7 @@ mod loader_file;
 pub mod look;
 mod looking;
 mod no_boot;
+mod not_recorded;
 pub mod owners;
 mod piped;
 pub mod ready;
