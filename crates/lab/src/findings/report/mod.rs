@@ -8,10 +8,11 @@ use super::plan::BASELINE;
 use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::{Estimate, FindingVerdict, ResolvedOption};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Said of a finding that is measured on a machine made for it.
