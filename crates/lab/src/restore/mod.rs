@@ -15,6 +15,7 @@ mod ready;
 pub mod report;
 mod result;
 mod runner;
+mod saved_machine;
 
 pub use image::Cache;
 pub use make::Made;

@@ -1,11 +1,12 @@
 //! Making the snapshots of a session, and carrying out its restores.
 
 use super::image::{placed, resident, Cache};
-use super::make::{by_command, by_qemu, Made, OfQemu};
+use super::make::{by_command, by_qemu, Made};
 use super::method::Method;
 use super::pages;
 use super::prefetch::{self, list_of};
 use super::proof;
+use super::saved_machine::OfQemu;
 use super::{Config, Prefetch, PLACE};
 use crate::at_once::at_once;
 use crate::booter::Recorder;
