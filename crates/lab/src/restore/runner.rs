@@ -1,5 +1,6 @@
 //! Making the snapshots of a session, and carrying out its restores.
 
+use super::config::{Config, Prefetch, PLACE};
 use super::image::{placed, resident, Cache};
 use super::make::{by_command, by_qemu, Made};
 use super::method::Method;
@@ -7,7 +8,6 @@ use super::pages;
 use super::prefetch::{self, list_of};
 use super::proof;
 use super::saved_machine::OfQemu;
-use super::{Config, Prefetch, PLACE};
 use crate::at_once::at_once;
 use crate::booter::Recorder;
 use crate::boots::{self, BootRequest, Booter};
