@@ -3,7 +3,6 @@
 mod json;
 
 use super::catalogue::SOURCE;
-use super::is_measured;
 use super::plan::BASELINE;
 use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
 use vmeter_model::result::Envelope;
@@ -444,4 +443,9 @@ impl Report for FindingsReport<'_> {
 /// VMEXITs of one unit; nothing where none were counted.
 fn exits(each: Option<&Estimate>) -> Cell {
     each.map_or(Cell::Empty, |each| Cell::Inline(Quantity::of(each, Unit::Count)))
+}
+
+/// True for a verdict that has figures.
+fn is_measured(verdict: FindingVerdict) -> bool {
+    !matches!(verdict, FindingVerdict::Inapplicable | FindingVerdict::Unfinished)
 }
