@@ -9,6 +9,7 @@ pub mod clock;
 pub mod decode;
 pub mod end;
 pub mod guest_clock;
+mod guest_line;
 pub mod guest_ram;
 mod loader_file;
 pub mod look;

@@ -235,7 +235,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
             "--until systemd-ready: systemd did not report on the console that it reached a \
                 target. If the guest's kernel command line has `quiet`, systemd reports targets \
                 only if the line also has {SYSTEMD_SAYS}: add this {}",
-            loader_file::of_console(request.context.dir)
+            loader_file::of_console(&request.context.dir.join(console::FILE))
         ));
     }
     // Two sources that need the same thing miss it in the same words.
