@@ -1,5 +1,6 @@
 //! Where built and fetched things stay, and how they get there in one piece.
 
+use crate::cache_root;
 use crate::error::{At, Error, Result};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -11,9 +12,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// [`Error::NoCache`] when neither variable is an absolute path.
 pub fn root() -> Result<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    Ok(base.ok_or(Error::NoCache)?.join("vmeter"))
+    cache_root::of_variables().ok_or(Error::NoCache)
 }
 
 /// SHA-256 of some bytes, hexadecimal.

@@ -1,5 +1,6 @@
 //! What can go wrong while a guest is made, and the next step for each.
 
+use crate::cache_root;
 use std::path::{Path, PathBuf};
 
 /// An error of this crate.
@@ -146,7 +147,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 fn cure(path: &Path, error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     let refused = matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem);
-    let cache = crate::cache::root().is_ok_and(|cache| path.starts_with(cache));
+    let cache = cache_root::of_variables().is_some_and(|cache| path.starts_with(cache));
     match refused && cache {
         true => "; set XDG_CACHE_HOME to a folder that can be written",
         false => "",
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_cache_that_cannot_be_written_is_said_with_what_helps() {
-        let Ok(cache) = crate::cache::root() else { return println!("skipped: no cache") };
+        let Some(cache) = cache_root::of_variables() else { return println!("skipped: no cache") };
         let refused = |path: PathBuf| {
             let source = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
             Error::File { path, source }.to_string()

@@ -15,6 +15,7 @@
 
 mod appliance;
 pub mod cache;
+mod cache_root;
 mod command;
 mod cpio;
 mod elf;

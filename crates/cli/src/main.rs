@@ -24,22 +24,14 @@ mod help;
 mod options;
 mod output;
 mod progress;
+mod status;
 
 use args::{Cli, Generate};
 use clap::{CommandFactory, FromArgMatches};
+use status::Status;
 use std::process::ExitCode;
 use vmeter_session::failure::class;
 use vmeter_session::{cache_dir, state_dir};
-
-/// How a command that did its work ended.
-pub enum Status {
-    /// Exit status 0.
-    Good,
-    /// Done, and the answer is bad: exit status 1.
-    Bad,
-    /// Done, and a gate could not decide: exit status 4.
-    Inconclusive,
-}
 
 fn main() -> ExitCode {
     vmeter_machine::launch::shim::stand_in();

@@ -1,6 +1,6 @@
 //! Where results go: standard output, and the exports that were asked for.
 
-use crate::Status;
+use crate::status::Status;
 use clap::{value_parser, Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 
 use crate::error::IrqError;
 use crate::guest::Guest;
+use crate::load::Load;
 use crate::strategy::IrqStrategy;
 use crate::vfio::{VfioOptions, VfioStrategy};
 use msi_routes::Strategy;
@@ -88,33 +89,6 @@ pub struct SavedConfig {
     pub(crate) found: Found,
 }
 
-/// What the VM has, and what goes on meanwhile.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
-    pub(crate) vcpus: usize,
-    pub(crate) busy_cpus: usize,
-    pub(crate) running_vcpus: usize,
-}
-
-impl Load {
-    /// # Errors
-    /// [`IrqError::Usage`].
-    pub(crate) fn check(self) -> Result<(), IrqError> {
-        let Load { vcpus, busy_cpus, running_vcpus } = self;
-        let wrong = |text: String| Err(IrqError::Usage(text));
-        if !(1..=MOST_VCPUS).contains(&vcpus) {
-            return wrong(format!("--vcpus {vcpus}: expected 1 to {MOST_VCPUS}"));
-        }
-        if running_vcpus > vcpus {
-            return wrong(format!("--running-vcpus {running_vcpus}: the VM has {vcpus} (--vcpus)"));
-        }
-        if busy_cpus > MOST_BUSY {
-            return wrong(format!("--busy-cpus {busy_cpus}: expected at most {MOST_BUSY}"));
-        }
-        Ok(())
-    }
-}
-
 impl SavedConfig {
     /// Refuses what no session of this vmeter has, so that what follows may rely on it.
     ///
@@ -192,10 +166,6 @@ const MOST_VECTORS: usize = msi_routes::MAX_VECTORS;
 const MOST_VFS: usize = 1 << 16;
 /// VMs at once.
 const MOST_VMS: usize = 1024;
-/// Threads that keep CPUs busy.
-const MOST_BUSY: usize = 1024;
-/// vCPUs with an APIC id of 8 bits, the broadcast id left out.
-const MOST_VCPUS: usize = 255;
 
 /// What this host has for routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

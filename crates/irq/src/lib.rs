@@ -27,6 +27,7 @@ mod error;
 mod experiment;
 mod fit;
 mod guest;
+mod load;
 mod placement;
 mod plan;
 mod pressure;

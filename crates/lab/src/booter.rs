@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use vmeter_machine::backends::mock;
-use vmeter_machine::backends::mock::play::Scene;
+use vmeter_machine::backends::mock::scene::Scene;
 use vmeter_machine::backends::mock::script::Script;
 use vmeter_machine::launch::{LaunchError, Reason, Stopper};
 use vmeter_model::run::{Outcome, SessionMachine, SessionRecord};

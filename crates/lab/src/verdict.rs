@@ -4,8 +4,8 @@
 use crate::gate::runs_wanted;
 use vmeter_model::result::Comparison;
 use vmeter_model::{Estimate, Verdict};
-use vmeter_render::document::Tone;
 use vmeter_render::quantity::{p_value, plural, ratio_interval};
+use vmeter_render::tone::Tone;
 use vmeter_stats::decide::{Decided, MARGIN};
 use vmeter_stats::Slow;
 

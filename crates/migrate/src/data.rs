@@ -3,6 +3,7 @@
 use crate::commands::Parameters;
 use crate::side::Side;
 use serde::{Deserialize, Serialize};
+use vmeter_model::run::DataRun;
 
 /// `data` of a run's `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -12,6 +13,9 @@ pub struct Measured {
     /// QEMU's limits while it was seen.
     pub limits: Limits,
 }
+
+/// A run as it is saved.
+pub(crate) type SavedMigration = DataRun<Measured>;
 
 /// QEMU's limits in effect.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Migrating again and again: every point in turn, each run saved before the next.
 
 use crate::config::{Config, MigrateOptions};
-use crate::data::{Measured, MigrateOutcome, Migration};
+use crate::data::{MigrateOutcome, Migration, SavedMigration};
 use crate::error::MigrateError;
 use crate::machines::describe;
 use crate::parameters::Point;
@@ -143,9 +143,6 @@ pub struct Migrations {
     tsc_hz: f64,
     pin: Vec<usize>,
 }
-
-/// A run as it is saved.
-pub(crate) type SavedMigration = DataRun<Measured>;
 
 impl Runner<PlannedMigration> for Migrations {
     type Run = SavedMigration;

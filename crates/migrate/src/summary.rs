@@ -1,8 +1,7 @@
 //! From runs to points: medians, what was predicted, and why not.
 
 use crate::config::Config;
-use crate::data::{Limits, MigrateOutcome, Migration};
-use crate::experiment::SavedMigration;
+use crate::data::{Limits, MigrateOutcome, Migration, SavedMigration};
 use crate::parameters::{Point, DEFAULT_MEMORY_MIB};
 use crate::plan::PlannedMigration;
 use crate::predict::{predict, remedy, Known};

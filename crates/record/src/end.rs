@@ -6,9 +6,9 @@
 //! what the kernel keeps of itself in its RAM, what the VMM says, what appeared on the
 //! console, which any program of the guest can print to.
 
+use crate::guest_line::is_of_guest;
 use crate::no_boot::{as_shown, says_nothing_to_boot};
 use crate::ready::{Until, WHOSE};
-use crate::sources::console::is_of_guest;
 use vmeter_machine::launch::{self, Exit, Left, Reason, Status};
 use vmeter_model::run::Outcome;
 use vmeter_model::{Cause, End};

@@ -1,7 +1,6 @@
 //! Which file gives a kernel its words that a boot loader starts: by what the loader said on the
 //! console.
 
-use crate::sources::console;
 use crate::stamped::Lines;
 use regex::Regex;
 use std::io::Read;
@@ -45,11 +44,11 @@ const ANY: &str = "to its kernel's command line: GRUB_CMDLINE_LINUX in /etc/defa
                    update-grub), APPEND in extlinux.conf, `options` in loader/entries, whichever \
                    its boot loader reads";
 
-/// Where the words of a guest's kernel are, by the console in a run's folder.
-pub(crate) fn of_console(dir: &Path) -> &'static str {
+/// Where the words of a guest's kernel are, by the file of a run's console.
+pub(crate) fn of_console(console: &Path) -> &'static str {
     let mut saved = Vec::new();
-    let read = files::open_regular(&dir.join(console::FILE))
-        .and_then(|file| file.take(EARLY).read_to_end(&mut saved));
+    let read =
+        files::open_regular(console).and_then(|file| file.take(EARLY).read_to_end(&mut saved));
     match read {
         Ok(_) => {
             let lines = Lines::of(&saved).lines;

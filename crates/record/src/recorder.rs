@@ -334,6 +334,9 @@ pub trait Live {
     fn finish(self: Box<Self>, exec_ns: Ns) -> Result<Option<SourceRecord>, SourceError>;
 }
 
+/// Attached sources, by name.
+pub(crate) type Lives = Vec<(&'static str, Box<dyn Live>)>;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,12 +4,13 @@ use crate::clock;
 use crate::end::{self, EndEvidence, Judged, PANIC};
 use crate::loader_file;
 use crate::no_boot::{as_shown, NOTHING_TO_BOOT};
+use crate::not_recorded::{not_recorded, note};
 use crate::ready::{ConsoleWatch, Until, SYSTEMD_SAYS, WHOSE};
-use crate::recorder::{Context, Live, Saved, SourceError};
+use crate::recorder::{Context, Live, Lives, Saved, SourceError};
 use crate::sources::{self, console, firmware};
 use crate::stamped;
 use crate::vmeter_errors::OwnFailures;
-use crate::wrapped::{self, Follows, Found, Lives};
+use crate::wrapped::{self, Follows, Found};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -234,7 +235,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
             "--until systemd-ready: systemd did not report on the console that it reached a \
                 target. If the guest's kernel command line has `quiet`, systemd reports targets \
                 only if the line also has {SYSTEMD_SAYS}: add this {}",
-            loader_file::of_console(request.context.dir)
+            loader_file::of_console(&request.context.dir.join(console::FILE))
         ));
     }
     // Two sources that need the same thing miss it in the same words.
@@ -302,23 +303,12 @@ fn attach(
             Ok(()) => lives.push((source.name(), live)),
             Err(error) => {
                 own.note(&error);
-                wrapped::note(&mut failures, source.name(), &error);
+                note(&mut failures, source.name(), &error);
             }
         }
     }
     warnings.extend(failures.iter().map(|(names, why)| not_recorded(names, why)));
     lives
-}
-
-/// What is told of sources that one and the same thing keeps from being recorded.
-pub(crate) fn not_recorded(names: &[&str], why: &str) -> String {
-    match names {
-        [name] => format!("source {name} not recorded: {why}"),
-        [first @ .., last] => {
-            format!("sources {} and {last} not recorded: {why}", first.join(", "))
-        }
-        [] => why.to_owned(),
-    }
 }
 
 /// What is needed to attach sources to a wrapper's VMM.
@@ -674,17 +664,5 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
                 program's children execute {vmm}*. If one of these children is the VMM, vmeter \
                 did not record it: make `exec {vmm}… …` the last line of the wrapper script"
         ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::not_recorded;
-
-    #[test]
-    fn one_reason_of_several_sources_is_told_once() {
-        assert_eq!(not_recorded(&["a"], "no kernel"), "source a not recorded: no kernel");
-        let all = not_recorded(&["a", "b", "c"], "no kernel");
-        assert_eq!(all, "sources a, b and c not recorded: no kernel");
     }
 }

@@ -2,8 +2,7 @@
 //! VMM that could not load what vmeter added. Such a run says nothing of the machine: it is
 //! not saved, and carried out again by `--resume`.
 
-use crate::recorder::SourceError;
-use crate::wrapped::Lives;
+use crate::recorder::{Lives, SourceError};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;

@@ -4,8 +4,8 @@
 //! knows before its exec. There it is stopped, and what is to be added is added to these
 //! arguments. The wrapper itself is started once, as it is given, and is asked nothing.
 
-use crate::recorder::{Context, Live, SourceError};
-use crate::run::not_recorded;
+use crate::not_recorded::{not_recorded, note};
+use crate::recorder::{Context, Lives};
 use crate::sources::{self, console, kvm_trace, snapshot_files};
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,9 +22,6 @@ use vmeter_machine::launch::Vmm;
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::{Abilities, Console};
 use vmeter_model::Accel;
-
-/// Attached sources, by name.
-pub(crate) type Lives = Vec<(&'static str, Box<dyn Live>)>;
 
 /// Where what a console's file holds is to go.
 type Sink = Box<dyn FnMut(&[u8]) + Send>;
@@ -187,19 +184,6 @@ fn again(
         }
     }
     warnings.extend(failures.iter().map(|(names, why)| not_recorded(names, why)));
-}
-
-/// Sources that miss the same thing are told of together.
-pub(crate) fn note(
-    failures: &mut Vec<(Vec<&'static str>, String)>,
-    name: &'static str,
-    error: &SourceError,
-) {
-    let error = error.to_string();
-    match failures.iter_mut().find(|(_, why)| *why == error) {
-        Some((names, _)) => names.push(name),
-        None => failures.push((vec![name], error)),
-    }
 }
 
 fn cwd(pid: i32) -> Option<PathBuf> {

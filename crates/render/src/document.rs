@@ -7,6 +7,7 @@
 
 use crate::chart::{Chart, Curves, Strips};
 use crate::table::Table;
+use crate::tone::Tone;
 
 /// How much a document should say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,22 +138,6 @@ pub struct Node {
     pub tone: Tone,
     /// What is inside it.
     pub children: Vec<Node>,
-}
-
-/// Emphasis of a row, cell or node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tone {
-    /// None.
-    #[default]
-    Normal,
-    /// Less important.
-    Muted,
-    /// More important.
-    Strong,
-    /// An improvement.
-    Good,
-    /// A failure or a regression.
-    Bad,
 }
 
 impl Document {

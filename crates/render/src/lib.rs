@@ -20,6 +20,7 @@ pub mod palette;
 pub mod quantity;
 pub mod table;
 pub mod text;
+pub mod tone;
 
 pub use document::{Detail, Document};
 pub use error::ReportError;

@@ -4,9 +4,9 @@
 //! decided by the columns' priorities, and numbers stay numbers until an output
 //! draws them, so that each can align or sort them its own way.
 
-use crate::document::Tone;
 use crate::palette::Colour;
 use crate::quantity::{Quantity, Scale};
+use crate::tone::Tone;
 
 /// A titled grid.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -3,7 +3,6 @@
 use crate::failure::{host, usage};
 pub(crate) use crate::folder::names::SESSION;
 use crate::folder::names::{RUN, RUNS};
-use crate::store::AnySession;
 use anyhow::Result;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,22 +69,10 @@ pub fn latest() -> Result<PathBuf> {
 }
 
 /// The folders of the finished runs.
-fn runs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn runs_in(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let runs = fs::read_dir(dir.join(RUNS)).into_iter().flatten().flatten();
     let whole = |path: &PathBuf| path.extension().is_none() && path.join(RUN).exists();
     runs.map(|entry| entry.path()).filter(whole)
-}
-
-/// What is safe in a session's folder, and how to go on with it: for whoever ends early.
-pub(crate) fn saved_in(dir: &Path) -> String {
-    let saved = runs_in(dir).count();
-    let goes_on = AnySession::open(dir).is_ok_and(|session| goes_on(&session.record.command));
-    let dir = vmeter_base::shell::path(dir);
-    match (goes_on, saved) {
-        (true, _) => format!("{saved} finished runs are saved: continue with --resume {dir}"),
-        (false, 0) => "no run was finished".into(),
-        (false, _) => format!("{saved} finished runs are saved: vmeter show {dir}"),
-    }
 }
 
 /// False for a kind whose VMs somebody else starts: its sessions are not gone on with.

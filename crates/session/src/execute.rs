@@ -1,10 +1,10 @@
 //! Carrying out a session's plan, run by run, each saved before the next begins.
 
-use crate::dirs::saved_in;
 use crate::failure::{failure, host, usage, Class};
 use crate::interrupt::Interrupt;
 use crate::progress::Watch;
 use crate::run_file::RunFile;
+use crate::saved_in::saved_in;
 use crate::store::Session;
 use crate::subcommand;
 use crate::suspension::Absence;

@@ -1,17 +1,16 @@
 //! Ctrl-C ends the boot that is running, and lets everything else finish tidily; within a
 //! second, whatever is being done.
 
-use crate::dirs;
 use crate::failure::{failure, Class};
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 type Action = Box<dyn Fn() + Send>;
+type Says = Box<dyn Fn() -> String + Send>;
 
 /// How long what hears of a signal only now and then may take to end. Longer than that are
 /// pieces of work that can't look up: a kernel is hashed, gigabytes of memory are given back.
@@ -32,7 +31,7 @@ struct Inner {
     /// True once somebody was told at once, who now ends what is done.
     heard: AtomicBool,
     action: Mutex<Option<Action>>,
-    session: Mutex<Option<PathBuf>>,
+    saved: Mutex<Option<Says>>,
 }
 
 impl Interrupt {
@@ -129,15 +128,15 @@ impl Interrupt {
         During(self)
     }
 
-    /// The session whose runs are saved whatever happens: said where nobody else can.
-    pub(crate) fn saves_in(&self, dir: &Path) {
-        let mut session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
-        *session = Some(dir.to_owned());
+    /// What is saved of a session whatever happens: said where nobody else can.
+    pub(crate) fn says_at_the_end(&self, saved: impl Fn() -> String + Send + 'static) {
+        let mut says = self.inner.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        *says = Some(Box::new(saved));
     }
 
     fn say(&self) {
-        let session = self.inner.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let saved = session.as_deref().map(|dir| format!("; {}", dirs::saved_in(dir)));
+        let says = self.inner.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        let saved = says.as_ref().map(|says| format!("; {}", says()));
         let text = format!("interrupted{}", saved.unwrap_or_default());
         // There is nobody left to tell that nobody can be told.
         let _ = writeln!(std::io::stderr(), "vmeter: {}", vmeter_render::text::neutralise(&text));

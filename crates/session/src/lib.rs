@@ -5,6 +5,7 @@
 //! killed, gone on with, shown, compared and merged. What a run *is* stays the experiment's
 //! own ([`Runner`]); everything around it is here, once.
 
+pub mod changed;
 mod dirs;
 pub mod envelope;
 mod execute;
@@ -20,6 +21,7 @@ mod options;
 mod progress;
 mod resume_overrides;
 mod run_file;
+mod saved_in;
 pub mod shares;
 mod store;
 pub mod subcommand;

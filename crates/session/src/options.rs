@@ -6,6 +6,7 @@ use crate::folder::Folder;
 use crate::host;
 use crate::identity;
 use crate::progress::Watch;
+use crate::saved_in::saved_in;
 use crate::store::Session;
 use anyhow::Result;
 use std::path::PathBuf;
@@ -116,7 +117,8 @@ pub fn begin_with<P: Planned>(
     let mut record = record;
     record.programs.extend(identity::of_machines(&record.machines));
     let session = Session::create_in(Folder::make(&dir)?, record, beside)?;
-    watch.interrupt.saves_in(&session.dir);
+    let dir = session.dir.clone();
+    watch.interrupt.says_at_the_end(move || saved_in(&dir));
     watch.progress.saved_in(&session.dir);
     Ok(session)
 }

@@ -3,12 +3,13 @@
 //! A session goes on as it was begun, so it needs no option again; one that is given all the
 //! same and says something else is refused, not ignored.
 
+use crate::changed;
 use crate::dirs::goes_on;
 use crate::failure::usage;
 use crate::folder::check_new;
-use crate::identity;
 use crate::options::{pinned, RunOptions};
 use crate::progress::Watch;
+use crate::saved_in::saved_in;
 use crate::store::{AnySession, Away, Session};
 use crate::trust;
 use anyhow::{Context, Result};
@@ -63,10 +64,11 @@ pub fn resumed<P: Planned>(
     trust::check(&session.dir, options.trust, watch)?;
     session.is_ours();
     enter(&mut session)?;
-    let anew = identity::check(&session)?;
+    let anew = changed::check(&session)?;
     session.record.programs.extend(anew);
     files::remove_begun(&session.dir);
-    watch.interrupt.saves_in(&session.dir);
+    let dir = session.dir.clone();
+    watch.interrupt.says_at_the_end(move || saved_in(&dir));
     Ok(Some(session))
 }
 

@@ -24,6 +24,8 @@
 
 mod error;
 mod instance;
+mod kprobe_events;
+mod made;
 mod mount;
 mod probe;
 mod reader;

@@ -1,7 +1,6 @@
 //! The mounted tracefs, its events, and what others left in it.
 
-use crate::instance::{Instance, Plan};
-use crate::probe;
+use crate::kprobe_events;
 use crate::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +83,7 @@ impl Tracefs {
         let mut owned: Vec<(Owner, String)> =
             names.filter_map(|name| Some((Owner::parse(&name)?, name))).collect();
         let known: Vec<String> = owned.iter().map(|(_, name)| name.clone()).collect();
-        let probes = probe::owned(&self.root).into_iter();
+        let probes = kprobe_events::owned(&self.root).into_iter();
         owned.extend(probes.filter(|(_, name)| !known.contains(name)));
         owned
     }
@@ -92,20 +91,7 @@ impl Tracefs {
     /// Removes an instance and its probe; false if it can't be, since somebody has it open.
     pub fn remove(&self, name: &str) -> bool {
         let removed = fs::remove_dir(self.root.join("instances").join(name)).is_ok();
-        probe::remove(&self.root, name) || removed
-    }
-
-    /// Makes an instance and begins to record. Stale ones are removed before.
-    ///
-    /// # Errors
-    /// [`Error::NoEvents`], [`Error::NotPermitted`], [`Error::OtherProcesses`], [`Error::Io`].
-    /// Nothing is left behind then.
-    pub fn record(&self, plan: &Plan) -> Result<Instance, Error> {
-        if plan.names_processes() && !Self::same_processes() {
-            return Err(Error::OtherProcesses);
-        }
-        self.sweep();
-        Instance::start(self, plan)
+        kprobe_events::remove(&self.root, name) || removed
     }
 }
 

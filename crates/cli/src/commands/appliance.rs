@@ -1,7 +1,7 @@
 //! `vmeter appliance build`.
 
 use crate::output::{self, Output};
-use crate::Status;
+use crate::status::Status;
 use clap::Subcommand;
 use std::path::PathBuf;
 use vmeter_appliance::kernel::list_in;

@@ -4,7 +4,7 @@ use crate::options::{ruled, FailIfSlower, Machine, Runs, SavedGate};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::{Args, Parser};
 use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::Shown;

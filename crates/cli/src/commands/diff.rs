@@ -3,7 +3,7 @@
 use crate::options::{ruled, FailIfSlower};
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::ffi::OsString;
 use vmeter_lab::diff::report::DiffReport;

@@ -4,7 +4,7 @@ use crate::options::drawn_seed;
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use vmeter_lab::bench::{bench, BenchOptions};
 use vmeter_lab::doctor::{aa, DoctorReport};

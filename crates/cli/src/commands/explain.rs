@@ -3,7 +3,7 @@
 use crate::commands::trace::{hertz, process, seconds, Process};
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

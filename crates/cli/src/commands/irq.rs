@@ -4,7 +4,7 @@ use crate::options::{listed, word, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use crate::options::{seconds, word, Machine, Runs};
 use crate::output::{self, Output};
 use crate::progress::{bar, Bar};
-use crate::Status;
+use crate::status::Status;
 use clap::Subcommand;
 use indicatif::ProgressBar;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use crate::options::Views;
 use crate::output::{self, Output};
-use crate::Status;
+use crate::status::Status;
 use anyhow::Result;
 use clap::Args;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@ use crate::options::{Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use vmeter_lab::memory::{memory, MemoryOptions};
 use vmeter_lab::Shown;

@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::merge::{merge, MergeOptions};

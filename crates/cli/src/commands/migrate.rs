@@ -4,7 +4,7 @@ use crate::options::{word, Machine, Runs};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use vmeter_lab::sweep::parameters::Parameter;
 use vmeter_migrate::{migrate, MigrateOptions, Side};

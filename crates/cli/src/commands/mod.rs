@@ -1,7 +1,7 @@
 //! The commands: one file each, and an entry in the list of [`Command`] in the order of the help.
 
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Subcommand;
 
 pub mod appliance;

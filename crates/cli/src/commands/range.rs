@@ -4,7 +4,7 @@ use crate::options::{ruled, word, FailIfSlower, Machine, Many, Runs, SavedGate};
 use crate::output;
 use crate::output::Output;
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::range::gate::gates;

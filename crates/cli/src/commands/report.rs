@@ -2,7 +2,7 @@
 
 use crate::commands::runs::folder_of;
 use crate::output::{self, Output};
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::kinds;

@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::{Args, Subcommand};
 use std::io;
 use std::path::{Path, PathBuf};

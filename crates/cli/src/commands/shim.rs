@@ -2,7 +2,7 @@
 
 use crate::output::{self, Output};
 use crate::progress::Bar;
-use crate::Status;
+use crate::status::Status;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};

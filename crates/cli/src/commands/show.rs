@@ -4,7 +4,7 @@ use crate::commands::runs::folder_of;
 use crate::options::Views;
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::PathBuf;
 use vmeter_lab::kinds;

@@ -1,6 +1,6 @@
 //! `--fail-if-slower`, the same wherever it is asked.
 
-use crate::Status;
+use crate::status::Status;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use vmeter_lab::gate::{Gate, GateResult, Inconclusive, Limit};

@@ -8,10 +8,11 @@ use crate::source::{label, TrackerKind};
 use std::fmt::Write as _;
 use vmeter_base::Envelope;
 use vmeter_dirty_switch::StrategyKind;
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// The strategies, as the publication has them.

@@ -295,6 +295,8 @@ pub(crate) struct Switch<T> {
     writers_fence: WritersFence,
 }
 
+const _: () = assert!(align_of::<Switch<()>>() == Last::APART);
+
 impl<T> Switch<T> {
     /// To be called after `fence::init`.
     pub(crate) fn new(first: NonNull<T>) -> Self {

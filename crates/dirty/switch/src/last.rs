@@ -2,8 +2,6 @@
 
 //! What a thread's cell keeps between two marks.
 
-use crate::hazard::Switch;
-
 /// The switch that a cell was last used for, if that knows it, and a number of its owner's,
 /// which is another one after each use: in one word, as a mark can afford to write to two.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +15,7 @@ impl Default for Last {
 
 impl Last {
     /// So far apart are switches, which leaves room beside their addresses.
-    pub(crate) const APART: usize = align_of::<Switch<()>>();
+    pub(crate) const APART: usize = 128;
     const NOT_KNOWN: Self = Self(0);
     /// The largest number of marks to come.
     pub(crate) const MOST: usize = Self::APART / 2 - 1;

@@ -11,7 +11,7 @@ use super::{xen, Collector};
 use crate::moment::{Place, Sym, Tid};
 use vmeter_trace::ops::xen::{RUNNABLE, RUNNING};
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
-use vmeter_trace::walk::xen as vcpus;
+use vmeter_trace::walk::vcpu as vcpus;
 use vmeter_trace::walk::{self, By, Ended, Open, Request, Took};
 use vmeter_trace::Context;
 

@@ -38,7 +38,7 @@ use threads::Threads;
 use tree::Tree;
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::{Access, Lock, NameId, Op, Sign, Sleep};
-use vmeter_trace::walk::xen as vcpus;
+use vmeter_trace::walk::vcpu as vcpus;
 use vmeter_trace::walk::{
     self, At, By, Call, End, Ended, Interrupt, Open, Request, Seen, Took, Visitor, Walk,
 };

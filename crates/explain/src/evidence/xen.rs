@@ -3,7 +3,8 @@
 use crate::moment::{Place, Tid};
 use vmeter_trace::hash::FastMap;
 use vmeter_trace::ops::xen::{BLOCKED, OFFLINE};
-use vmeter_trace::walk::xen::{VcpuSpan, IDLE_DOMAIN};
+use vmeter_trace::walk::vcpu::VcpuSpan;
+use vmeter_trace::walk::xen::IDLE_DOMAIN;
 
 /// Most vCPUs and threads that are told apart.
 const MAX_VCPUS: usize = 1 << 14;

@@ -6,12 +6,11 @@ mod json;
 use crate::result::{IrqAnatomy, IrqCurve, IrqFit, IrqResult, IrqRow, IrqSetup, IrqTotal, Order};
 use crate::strategy::IrqStrategy;
 use vmeter_model::result::Envelope;
-use vmeter_render::document::{
-    closing_notices, Block, Detail, Document, Fact, Node, Outline, Tone,
-};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Node, Outline};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, grouped, p_value, percent, plural, ratio_interval};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Rows of the table by VF at a glance.

@@ -2,10 +2,11 @@
 
 use super::device::{Device, Opened};
 use super::error::VfioError;
+use super::options::{VfioOptions, VfioStrategy};
 use super::sysfs::Address;
 use crate::apparatus::Apparatus;
 use crate::bench::thread_cpu;
-use crate::config::{allow_files, Found, Load};
+use crate::config::{allow_files, Found};
 use crate::data::{ns, Data, Delivered, Enabled};
 use crate::error::IrqError;
 use crate::guest::{target, Guest};
@@ -14,76 +15,12 @@ use crate::plan::{IrqPlanned, Purpose};
 use crate::pressure::Pressure;
 use msi_routes::measure::{BusyCpus, Shape};
 use msi_routes::{Batch, CommitError, EventFd, Failure, Route, Source};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use vmeter_base::CpuList;
-
-vmeter_base::words! {
-    /// How vectors of real devices are enabled; the slowest first.
-    pub enum VfioStrategy {
-        /// `VFIO_DEVICE_SET_IRQS` for 1, 2, … vectors, off in between. No VM.
-        Growing = "growing",
-        /// One vector added at a time, the others staying enabled (Linux 6.4 and later). No VM.
-        Adding = "adding",
-        /// All of a device at once. No VM.
-        AtOnce = "at_once",
-        /// The whole enable as VMMs did it: growing, and for each vector a commit and an irqfd.
-        VmPerVector = "vm_per_vector",
-        /// The whole enable as QEMU does it now: at once, one commit a device, then irqfds.
-        VmPerDevice = "vm_per_device",
-        /// The whole enable of all devices: at once each, and one commit for all.
-        VmPerVm = "vm_per_vm",
-    }
-}
-
-impl VfioStrategy {
-    /// What it is compared with: the slowest way to the same end.
-    pub(crate) fn slowest(self) -> Self {
-        if self.needs_vm() {
-            Self::VmPerVector
-        } else {
-            Self::Growing
-        }
-    }
-
-    fn needs_vm(self) -> bool {
-        matches!(self, Self::VmPerVector | Self::VmPerDevice | Self::VmPerVm)
-    }
-}
-
-/// The experiment with real devices. Names on disk are the options'.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct VfioOptions {
-    /// The devices.
-    #[serde(rename = "vfio")]
-    pub devices: Vec<Address>,
-    /// Vectors of each to enable; all that the smallest has, if absent.
-    pub vectors: Option<usize>,
-    /// vCPUs of the VM.
-    pub vcpus: usize,
-    /// Threads that keep CPUs busy.
-    pub busy_cpus: usize,
-    /// vCPUs that run.
-    pub running_vcpus: usize,
-    /// Strategies; what this host can do, if empty.
-    #[serde(rename = "strategy")]
-    pub strategies: Vec<VfioStrategy>,
-    /// Measured runs.
-    pub runs: usize,
-    /// Runs before them.
-    pub warmup: usize,
-}
-
-impl VfioOptions {
-    pub(crate) fn load(&self) -> Load {
-        let VfioOptions { vcpus, busy_cpus, running_vcpus, .. } = *self;
-        Load { vcpus, busy_cpus, running_vcpus }
-    }
-}
 
 /// A device's eventfds, twice: VFIO writes to one descriptor, msi-routes owns the other.
 struct Vectors {

@@ -11,10 +11,11 @@
 mod device;
 mod error;
 mod lab;
+mod options;
 mod sys;
 mod sysfs;
 
 pub use error::VfioError;
 pub(crate) use lab::Lab;
-pub use lab::{VfioOptions, VfioStrategy};
+pub use options::{VfioOptions, VfioStrategy};
 pub use sysfs::Address;

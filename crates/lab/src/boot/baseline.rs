@@ -7,7 +7,7 @@
 use crate::prepare::{prepare, Prepared};
 use std::path::{Path, PathBuf};
 use vmeter_model::MachineSpec;
-use vmeter_session::{cache_dir, identity, trust, Session};
+use vmeter_session::{cache_dir, changed, identity, trust, Session};
 
 /// Label of the machine that is asked about, and of the baseline's.
 pub(super) const LABELS: [&str; 2] = ["default", "baseline"];
@@ -31,7 +31,7 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     }
     let cache = cache_dir().map_err(|e| format!("{e:#}"))?;
     let prepared = prepare(LABELS[1], &machine.spec, &cache).map_err(|e| format!("{e:#}"))?;
-    let mut changed = identity::changes(&session).map_err(|e| format!("{e:#}"))?.others;
+    let mut changed = changed::changes(&session).map_err(|e| format!("{e:#}"))?.others;
     changed.extend(identity::provenance(
         &machine.label,
         &machine.provenance,

@@ -1,6 +1,8 @@
 //! `vmeter boot`: the same machine several times, every millisecond accounted for.
 
 mod baseline;
+mod beside;
+mod config;
 pub mod overhead;
 pub(crate) mod plan;
 pub mod regression;
@@ -16,56 +18,20 @@ use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use baseline::LABELS;
+pub use config::BootOptions;
+use config::Config;
+pub(crate) use config::KIND;
 use plan::{plan, Levels};
 use report::{BootReport, BootView, TreeView};
 pub use result::{marked, result};
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::result::BootResult;
-use vmeter_model::run::{Outcome, PlannedRun, SessionRecord, WatchLevel};
-use vmeter_model::MachineSpec;
+use vmeter_model::run::{Outcome, PlannedRun, SessionRecord};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
-use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOptions, Session};
+use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, Session};
 use vmeter_session::{Answer, Experiment, Shardable, Views, Watch};
-
-pub(crate) const KIND: &str = "boot";
-
-/// What to boot and how.
-#[derive(Debug, Clone)]
-pub struct BootOptions {
-    /// The machine.
-    pub spec: MachineSpec,
-    /// How closely to watch; `light`, or as the session that is gone on with, if absent.
-    pub watch: Option<WatchLevel>,
-    /// Take turns with unwatched boots, to measure what watching costs.
-    pub overhead: bool,
-    /// Saved session whose machine is booted beside this one, if it can be.
-    pub baseline: Option<std::path::PathBuf>,
-    /// The difference, %, to that machine which the runs are to find: as many as it needs.
-    pub detect: Option<f64>,
-    /// So many at once, each number in turn; one, if empty.
-    pub concurrency: Vec<u32>,
-    /// How runs are repeated.
-    pub runs: RunOptions,
-}
-
-/// What a session is begun with.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Config {
-    /// The machine.
-    #[serde(default)]
-    spec: MachineSpec,
-    /// `--watch`.
-    #[serde(default)]
-    watch: WatchLevel,
-    /// `--overhead`.
-    #[serde(default)]
-    overhead: bool,
-    #[serde(flatten)]
-    repeats: Repeats,
-}
 
 /// Boots, saves, analyses.
 ///
@@ -173,7 +139,7 @@ impl Measurement for BootOptions {
         if config.overhead {
             return Ok(overhead::extend(&mut config.repeats, session, &finished));
         }
-        let Some(sides) = regression::sides(session, &finished) else { return Ok(false) };
+        let Some(sides) = beside::sides(session, &finished) else { return Ok(false) };
         let failed = finished.iter().any(|(_, run)| run.outcome != Outcome::Done);
         Ok(config.repeats.look(&sides, runs_each(&session.record.plan), failed))
     }

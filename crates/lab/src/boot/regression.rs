@@ -1,20 +1,19 @@
 //! Slower than last time? A saved session is the baseline: its machine booted again beside
 //! this one, or, where that is impossible, the runs that it has.
 
-use crate::blocks::{blocks, ByBlock};
-use crate::compare::{against_the_first, needed_runs, Sampled};
+use super::config::{BootOptions, KIND};
+use crate::compare::needed_runs;
 use crate::ends::Ends;
-use crate::figures::Figures;
 use crate::gate::{Gate, Limit};
 use crate::session_variance;
 use anyhow::Result;
 use std::path::Path;
-use vmeter_model::result::{BootResult, Comparison};
+use vmeter_model::result::BootResult;
 use vmeter_model::run::{Outcome, RunRecord};
 use vmeter_model::time::seconds;
 use vmeter_model::{Accel, AskedAccel};
 use vmeter_session::failure::usage;
-use vmeter_session::{AnySession, SavedRun, Session};
+use vmeter_session::{AnySession, Session};
 
 /// Refuses a baseline that there is nothing to compare with, before anything is booted.
 ///
@@ -52,7 +51,7 @@ pub fn check_runs(runs: Option<u32>) -> Result<()> {
 }
 
 /// What is said before the first boot of runs beside a baseline with which nothing can be decided.
-pub fn too_few(options: &super::BootOptions) -> Option<String> {
+pub fn too_few(options: &BootOptions) -> Option<String> {
     let exact = options.spec.accel == Some(AskedAccel::Only(Accel::Icount));
     let asked = options.runs.runs.filter(|_| options.runs.resume.is_none() && !exact);
     crate::compare::too_few(asked? as usize, 2)
@@ -60,61 +59,14 @@ pub fn too_few(options: &super::BootOptions) -> Option<String> {
 
 pub(super) fn opened(baseline: &Path) -> Result<Session> {
     let kind = AnySession::open(baseline)?.record.command;
-    if kind != super::KIND {
+    if kind != KIND {
         return Err(usage(format!(
             "--baseline {}: this session has the kind {kind:?}; expected a session of vmeter {}",
             baseline.display(),
-            super::KIND
+            KIND
         )));
     }
     Session::open(baseline)
-}
-
-/// This boot's machine against the baseline's that took turns with it, if one did.
-pub(super) fn beside(
-    session: &Session,
-    finished: &[SavedRun],
-) -> Option<Result<Comparison, String>> {
-    let machines = sides(session, finished)?;
-    let rule = session.asked::<super::Config>().unwrap_or_default().repeats.rule();
-    let mut found = against_the_first(&machines, rule);
-    if let Some(refused) = found.refused.pop() {
-        return Some(Err(refused.why));
-    }
-    found.comparisons.pop().map(Ok)
-}
-
-/// The baseline's machine and this boot's, that take turns, if they do.
-pub(super) fn sides(session: &Session, finished: &[SavedRun]) -> Option<[Sampled<'static>; 2]> {
-    let record = &session.record;
-    let [own, other] = record.machines.as_slice() else { return None };
-    if crate::at_once::is_spread(own) {
-        return None;
-    }
-    let blocks = blocks(&record.plan);
-    let sampled = |label: &'static str, of: &str| {
-        let runs = || finished.iter().filter(|(_, r)| !r.warmup && r.label == of);
-        let done = || runs().filter(|(_, r)| r.outcome == Outcome::Done);
-        let samples = |value: fn(&SavedRun) -> f64| -> ByBlock {
-            done().filter_map(|run| Some((*blocks.get(&run.1.index)?, value(run)))).collect()
-        };
-        Sampled {
-            label,
-            wall: samples(total_s),
-            cpu: samples(|(_, r)| r.usage.cpu_s()),
-            ends: Ends::of_records(runs().map(|(_, r)| r)),
-            exact: done().count() > 0 && done().all(|(_, r)| r.icount),
-        }
-    };
-    Some([sampled("the baseline", &other.label), sampled("this boot", &own.label)])
-}
-
-/// How long a run took, s: in its own time, if that is virtual.
-fn total_s((dir, run): &SavedRun) -> f64 {
-    if run.icount {
-        return Figures::of(&crate::analysis::analyse_run(dir, run.clone())).run.total_s;
-    }
-    seconds(run.total_ns)
 }
 
 /// Rules on a boot with a baseline, and adds to what is found what saved sessions say of it.
@@ -139,7 +91,7 @@ pub fn judge(
 /// on this host is taken from those that are saved.
 fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate> {
     let session = opened(baseline)?;
-    let old = super::result(&session).map_err(|e| usage(format!("{e:#}")))?;
+    let old = super::result::result(&session).map_err(|e| usage(format!("{e:#}")))?;
     let ends = |result: &BootResult| Ends::of_records(result.runs.iter().map(|run| &run.record));
     let (name, before, now) = (baseline.display().to_string(), ends(&old), ends(result));
     if let Some(why) = Ends::differ((&name, &before), ("this boot", &now)) {

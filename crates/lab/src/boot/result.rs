@@ -1,6 +1,8 @@
 //! From a saved boot's runs to its result. Live and old sessions both come through here.
 
-use super::{overhead, regression, Config};
+use super::beside::beside;
+use super::config::Config;
+use super::overhead;
 use crate::analysis::{activities, analyse_run, counts, phases};
 use crate::boots::watched;
 use crate::counting;
@@ -41,7 +43,7 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     let missing = missing::warning(session, &finished);
     let asked = session.asked::<Config>().ok().and_then(|config| config.repeats.runs);
     let cost = overhead::of(session, &finished, asked);
-    let beside = regression::beside(session, &finished);
+    let beside = beside(session, &finished);
     let machine = session.record.machines.first().cloned().unwrap_or_default();
     let watched = finished.iter().any(|(_, r)| r.watch != WatchLevel::None);
     let mut own: Vec<(PathBuf, RunRecord)> = finished

@@ -1,6 +1,6 @@
 //! What a character costs on each console: a guest that prints known amounts.
 
-use super::machine_builder::MachineBuilder;
+use super::machine_builder::{describable, MachineBuilder};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use vmeter_appliance::ApplianceSpec;
@@ -86,7 +86,7 @@ pub(crate) fn machine(builder: &MachineBuilder<'_>, label: &str) -> Result<Machi
         let device = format!("{device}chardev=vmeter-sink-{sink}");
         spec.vmm_arg.extend(["-chardev".to_owned(), chardev, "-device".to_owned(), device]);
     }
-    super::describable(&spec, builder)?;
+    describable(&spec, builder)?;
     Ok(spec)
 }
 

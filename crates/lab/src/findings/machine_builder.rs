@@ -1,5 +1,6 @@
 //! Where what a finding needs is made: initramfs, launchers; and what the host has for it.
 
+use crate::prepare::prepare;
 use std::path::{Path, PathBuf};
 use vmeter_appliance::kernel::KernelPaths;
 use vmeter_appliance::ApplianceSpec;
@@ -105,4 +106,13 @@ fn make_script(path: &Path, text: &str) -> std::io::Result<()> {
 /// True for an initramfs that vmeter built: its init is vmeter's own.
 pub(crate) fn is_own(initrd: &Option<PathBuf>, cache: &Path) -> bool {
     initrd.as_ref().is_some_and(|initrd| initrd.starts_with(cache.join("appliances")))
+}
+
+/// Why this machine can't be had here, in words.
+pub(crate) fn describable(spec: &MachineSpec, builder: &MachineBuilder<'_>) -> Result<(), String> {
+    if builder.is_mock() {
+        return Ok(());
+    }
+    let described = prepare("", spec, builder.cache);
+    described.map(drop).map_err(|error| format!("{error:#}"))
 }

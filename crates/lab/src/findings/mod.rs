@@ -3,6 +3,7 @@
 mod blocks;
 pub(crate) mod catalogue;
 mod change;
+mod config;
 mod consoles;
 mod gate;
 pub(crate) mod machine_builder;
@@ -17,15 +18,15 @@ use crate::prepare::{prepare, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
 use catalogue::{Finding, UserRemedy, CATALOGUE};
+use config::Config;
 use machine_builder::MachineBuilder;
 use plan::{Menu, BASELINE};
 use report::FindingsReport;
 pub use result::result;
-use serde::{Deserialize, Serialize};
 use std::path::Path;
-use vmeter_model::findings::{FindingsResult, PlannedFinding};
-use vmeter_model::run::{Outcome, PlannedRun, SessionRecord};
-use vmeter_model::{FindingVerdict, MachineSpec};
+use vmeter_model::findings::FindingsResult;
+use vmeter_model::run::{PlannedRun, SessionRecord};
+use vmeter_model::MachineSpec;
 use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
@@ -51,28 +52,6 @@ pub struct FindingsOptions {
     pub no_icount: bool,
     /// How runs are repeated.
     pub runs: RunOptions,
-}
-
-/// What a session is begun with.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Config {
-    /// Ids as they were given.
-    ids: Vec<String>,
-    /// The machine.
-    spec: MachineSpec,
-    /// `--no-icount`.
-    no_icount: bool,
-    /// `--runs`.
-    runs: u32,
-    /// `--warmup`.
-    warmup: u32,
-    /// Machines that take turns; those in virtual time follow them.
-    pub timed: u32,
-    /// What is compared.
-    pub findings: Vec<PlannedFinding>,
-    /// Labels of the machines that print known amounts.
-    #[serde(default)]
-    pub printing: Vec<String>,
 }
 
 /// What `--list` says: (id, title, what it is).
@@ -224,15 +203,6 @@ fn one(label: &str, spec: &MachineSpec) -> Result<Prepared> {
     Ok(prepared)
 }
 
-/// Why this machine can't be had here, in words.
-pub(crate) fn describable(spec: &MachineSpec, builder: &MachineBuilder<'_>) -> Result<(), String> {
-    if builder.is_mock() {
-        return Ok(());
-    }
-    let described = prepare("", spec, builder.cache);
-    described.map(drop).map_err(|error| format!("{error:#}"))
-}
-
 /// The kind `findings`.
 pub(crate) struct Kind;
 
@@ -264,14 +234,4 @@ impl Answer for Shown<FindingsResult> {
     fn has_failed(&self) -> bool {
         self.0.baseline.is_none()
     }
-}
-
-/// True for a verdict that has figures.
-pub(crate) fn is_measured(verdict: FindingVerdict) -> bool {
-    !matches!(verdict, FindingVerdict::Inapplicable | FindingVerdict::Unfinished)
-}
-
-/// Why a run was no boot to compare, in words.
-pub(crate) fn failed(outcome: &Outcome, end: Option<&vmeter_model::End>) -> String {
-    crate::phrases::ended_text(outcome, end).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use super::catalogue::{Finding, Pair, UserRemedy};
 use super::change::changed;
 use super::consoles;
-use super::machine_builder::MachineBuilder;
+use super::machine_builder::{describable, MachineBuilder};
 use super::user_machine::{self, OwnMachine};
 use crate::blocks::in_blocks;
 use std::path::Path;
@@ -128,7 +128,7 @@ fn of_pair(
         name => format!("{}: {name}: {side}", finding.cause.id),
     };
     for spec in [Some(&with), without.as_ref()].into_iter().flatten() {
-        super::describable(spec, builder)?;
+        describable(spec, builder)?;
     }
     let with = menu.label(&name("with"), with);
     let without = without.map(|spec| menu.label(&name("without"), spec));

@@ -3,9 +3,10 @@
 
 use super::blocks::{self, Booted};
 use super::catalogue::{self, Finding};
+use super::config::Config;
+use super::consoles;
 use super::gate::{decide, Boot, Decision, Question, PART_MATTERS_S};
 use super::plan::BASELINE;
-use super::{consoles, Config};
 use crate::ends::Ends;
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -319,7 +320,7 @@ impl<'a> Runs<'a> {
     fn failure(&self, label: &str) -> Option<String> {
         let own = self.booted.iter().find(|one| one.label == label && !one.is_done())?;
         let run = &own.figures.run;
-        let text = super::failed(&run.outcome, run.end.as_ref());
+        let text = crate::phrases::ended_text(&run.outcome, run.end.as_ref()).unwrap_or_default();
         Some(format!("on this host, {label} does not boot to its end: {text}"))
     }
 

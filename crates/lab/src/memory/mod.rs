@@ -5,6 +5,7 @@
 //! are looked at in the same state. Nothing else watches: a trace buffer would be guest memory,
 //! and a plugin the VMM's.
 
+mod config;
 mod guest;
 mod moments;
 pub mod report;
@@ -23,9 +24,9 @@ use crate::looks::Repeats;
 use crate::prepare::{prepare_with, Prepared};
 use crate::shown::Shown;
 use anyhow::Result;
+use config::Config;
 use moments::{stages, wishes};
 use report::MemoryReport;
-use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vmeter_model::run::{PlannedRun, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
@@ -53,15 +54,6 @@ pub struct MemoryOptions {
     pub read_mib: Option<u32>,
     /// How runs are repeated.
     pub runs: RunOptions,
-}
-
-/// What a session is begun with.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Config {
-    read_mib: u32,
-    machines: Vec<(String, MachineSpec)>,
-    #[serde(flatten)]
-    repeats: Repeats,
 }
 
 /// Boots each machine to each moment, and looks.

@@ -1,8 +1,8 @@
 //! What the saved looks come to.
 
+use super::config::Config;
 use super::guest::{meminfo, GuestMemory};
 use super::moments::Stage;
-use super::Config;
 use crate::phrases::ended_text;
 use anyhow::Result;
 use std::collections::BTreeMap;

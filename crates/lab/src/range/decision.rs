@@ -1,6 +1,6 @@
 //! How a search decides, and when it ends.
 
-use super::place::Added;
+use super::added::Added;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::{PlannedRun, RunRecord, SessionRecord};
@@ -76,7 +76,7 @@ pub(super) fn comparable<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::sizing::Sizing;
+    use super::super::added::Sizing;
     use super::*;
     use vmeter_model::shard::HostShare;
 

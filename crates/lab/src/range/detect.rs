@@ -4,9 +4,9 @@
 //! What is planned by is how runs and builds scatter, about the levels that there are: never whether
 //! these differ, so that nothing is found more often for it.
 
-use super::levels::Level;
-use super::place::Added;
-use super::DEFAULT_RUNS;
+use super::added::Added;
+use super::config::DEFAULT_RUNS;
+use super::level::{Level, ALPHA};
 use vmeter_model::range::RangeRecord;
 use vmeter_model::run::SessionRecord;
 use vmeter_session::failure::usage;
@@ -77,7 +77,7 @@ pub(super) fn needs(asked: f64, levels: &[Level<'_>], steps: &[LevelChange]) -> 
     }
     let runs: Vec<Vec<f64>> = levels.iter().map(|level| level.logs.clone()).collect();
     let spread = Spread::of(&runs, &steps.iter().map(|step| step.at).collect::<Vec<_>>());
-    let least = detectable_step(levels.len(), super::levels::ALPHA, POWER)?;
+    let least = detectable_step(levels.len(), ALPHA, POWER)?;
     let allowed = (effect / least).powi(2) - spread.build;
     if allowed <= spread.run / f64::from(MOST) {
         let floor = least * (spread.build + spread.run / f64::from(MOST)).sqrt();
@@ -97,7 +97,7 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
     let spread = Spread::of(runs, &[]);
     let each =
         vmeter_stats::mean(&runs.iter().map(|own| 1.0 / own.len() as f64).collect::<Vec<_>>());
-    let least = detectable_step(runs.len(), super::levels::ALPHA, POWER)?;
+    let least = detectable_step(runs.len(), ALPHA, POWER)?;
     let step = least * (spread.build + spread.run * each).sqrt();
     Some(100.0 * step.exp_m1()).filter(|pct| pct.is_finite())
 }
@@ -158,11 +158,7 @@ mod tests {
                 let own = |level: f64| (0..runs).map(|_| level + sd * rng.normal()).collect();
                 quarter.clone().map(own).collect::<Vec<_>>()
             };
-            let steps = level_changes_of_runs(
-                &in_blocks(&planted()),
-                super::super::levels::ALPHA,
-                seed.into(),
-            );
+            let steps = level_changes_of_runs(&in_blocks(&planted()), ALPHA, seed.into());
             found += u32::from(!steps.is_empty());
         }
         let least = figures.iter().copied().fold(f64::INFINITY, f64::min);

@@ -4,46 +4,33 @@
 //! value. Blocks of the plan met the host in the same state: what a block adds is taken out. Runs that
 //! place a step ([`super::place`]) are no part of what finds it.
 
+use super::added::{Added, Part, Sizing};
 use super::decision::Taken;
-use super::detect::Needs;
-use super::outcome::Found;
-use super::place::{samples, Added, Part, Placement, Sample};
-use super::sizing::{self, Sized, Sizing};
+use super::detect::{self, Needs};
+use super::found::Found;
+use super::level::{change, levels, steps, times_of, Level, ALPHA};
+use super::place::{first_pass, Placement};
+use super::samples::samples;
+use super::sizing::{self, Sized};
 use super::slow;
+use super::times::timed;
 use anyhow::Result;
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord};
 use vmeter_model::{ChangeShape, Estimate, RangeVerdict, Verdict};
 use vmeter_session::{SavedRun, Session};
 use vmeter_stats::dist::{t_quantile, t_two_sided};
-use vmeter_stats::hosts::without_blocks;
 use vmeter_stats::localisation::Placed;
-use vmeter_stats::rare::SlowRuns;
-use vmeter_stats::segments::{level_changes_of_runs, neighbour_sd, LevelChange, Run, FEWEST};
+use vmeter_stats::segments::{neighbour_sd, LevelChange, FEWEST};
 use vmeter_stats::shape::{Shape, Stretch};
-use vmeter_stats::signed_rank::pseudo_median;
 use vmeter_stats::step;
-use vmeter_stats::{cut, mean, ratio_of_means, Rule};
-
-/// Chance of any change of level in a range in which nothing changed.
-pub(super) const ALPHA: f64 = 0.04;
+use vmeter_stats::{mean, ratio_of_means, Rule};
 
 /// What builds are taken to differ by where they are too few to tell it.
 const BUILD_SD: f64 = 0.01;
 
-/// A measured commit.
-pub(super) struct Level<'c> {
-    pub commit: &'c MeasuredCommit,
-    /// Times by block, s.
-    pub by_block: BTreeMap<usize, f64>,
-    /// Centres of the logarithms of each build's.
-    builds: Vec<f64>,
-    /// The logarithms without what blocks add, with the block of each.
-    pub runs: Vec<Run>,
-    /// The same without blocks, the far ones cut, and their centre.
-    pub logs: Vec<f64>,
-    centre: f64,
-}
+/// All runs that place are this part of the first pass, at most.
+const SHARE: usize = 2;
 
 /// The changes in `times` (by run, s), which are of `commits`.
 pub(super) fn scanned(
@@ -70,7 +57,7 @@ pub(super) fn scanned(
                 counted.enter(&mut found);
             }
             let is_calm = found.verdict == RangeVerdict::NoChange && !exact;
-            let detectable_pct = is_calm.then(|| super::detect::detectable_pct(&levels)).flatten();
+            let detectable_pct = is_calm.then(|| detect::detectable_pct(&levels)).flatten();
             Found { detectable_pct, ..found }
         }
     }
@@ -87,23 +74,31 @@ pub(super) fn needs(
     let levels = levels(commits, &samples, Part::is_first);
     let found =
         if levels.len() < FEWEST { Vec::new() } else { steps(&levels, session.record.seed) };
-    super::detect::needs(asked, &levels, &found)
+    detect::needs(asked, &levels, &found)
 }
 
-/// The commits that are to be run again to place the steps of the first pass.
-pub(super) fn to_place(
-    (record, session): (&RangeRecord, &Session),
-    (commits, finished): (&[MeasuredCommit], &[SavedRun]),
-    times: &BTreeMap<u32, f64>,
-) -> BTreeSet<usize> {
-    let samples = samples((record, session), finished, times);
-    let levels = levels(commits, &samples, Part::is_first);
+/// The commits of a range on disk that are to be run again to place the steps of the first pass, by their
+/// position in it.
+///
+/// # Errors
+/// When the session cannot be read.
+pub(super) fn to_place(record: &RangeRecord, session: &Session) -> Result<BTreeSet<usize>> {
+    let added = Added::of(&session.record);
+    let first = first_pass(session);
+    let (finished, _) = session.finished()?;
+    let exact = finished.iter().all(|(_, run)| run.icount);
+    if exact || added.count() * SHARE >= first {
+        return Ok(BTreeSet::new());
+    }
+    let (times, commits) = timed(record, session, &finished)?;
+    let samples = samples((record, session), &finished, &times);
+    let levels = levels(&commits, &samples, Part::is_first);
     if levels.len() < FEWEST {
-        return BTreeSet::new();
+        return Ok(BTreeSet::new());
     }
     let steps = steps(&levels, session.record.seed);
     let wanted = Placement::of(&levels, &steps, &samples).wanted(record.runs as usize);
-    wanted.into_iter().filter_map(|at| Some(levels.get(at)?.commit.index)).collect()
+    Ok(wanted.into_iter().filter_map(|at| Some(levels.get(at)?.commit.index)).collect())
 }
 
 /// A step to be sized.
@@ -120,7 +115,7 @@ pub(super) struct ToSize {
 /// When the session cannot be read.
 pub(super) fn to_size(record: &RangeRecord, session: &Session) -> Result<Vec<ToSize>> {
     let (finished, _) = session.finished()?;
-    let (times, commits) = super::outcome::timed(record, session, &finished)?;
+    let (times, commits) = timed(record, session, &finished)?;
     let samples = samples((record, session), &finished, &times);
     let levels = levels(&commits, &samples, Part::is_first);
     if levels.len() < FEWEST || finished.iter().all(|(_, run)| run.icount) {
@@ -199,41 +194,6 @@ fn between_levels<'l>(levels: &'l [Level<'l>], placed: &[Placed]) -> Vec<Step<'l
     placed.iter().zip(&ends[1..]).zip(begins).filter_map(step).collect()
 }
 
-/// The levels of these commits, by the runs of the parts that count.
-pub(super) fn levels<'c>(
-    commits: &'c [MeasuredCommit],
-    samples: &[Sample],
-    counts: impl Fn(Part) -> bool,
-) -> Vec<Level<'c>> {
-    let samples: Vec<Sample> = samples.iter().filter(|s| counts(s.part)).copied().collect();
-    let logs = without_blocks(&samples.iter().map(|s| s.of).collect::<Vec<_>>());
-    let own = |commit: &MeasuredCommit| {
-        let is_own = |(s, y): &(&Sample, &f64)| s.of.group == commit.index && y.is_finite();
-        let own = samples.iter().zip(&logs).filter(is_own);
-        own.map(|(s, y)| (*s, *y)).collect::<Vec<_>>()
-    };
-    let measured = commits.iter().map(|commit| (commit, own(commit)));
-    let measured: Vec<_> =
-        measured.filter(|(c, own)| !c.samples_s.is_empty() && !own.is_empty()).collect();
-    let times = |(_, own): &(_, Vec<(Sample, f64)>)| own.iter().map(|(_, y)| *y).collect();
-    let calm = cut(&measured.iter().map(times).collect::<Vec<Vec<f64>>>());
-    let level = |commit: &'c MeasuredCommit, own: Vec<(Sample, f64)>, logs: Vec<f64>| {
-        let mut of_builds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-        for ((s, _), y) in own.iter().zip(&logs) {
-            of_builds.entry(s.build).or_default().push(*y);
-        }
-        Level {
-            commit,
-            by_block: own.iter().map(|(s, _)| (s.of.host, s.of.value)).collect(),
-            builds: of_builds.values().map(|logs| pseudo_median(logs)).collect(),
-            runs: own.iter().map(|(s, y)| (s.of.host, *y)).collect(),
-            centre: pseudo_median(&logs),
-            logs,
-        }
-    };
-    measured.into_iter().zip(calm).map(|((commit, own), logs)| level(commit, own, logs)).collect()
-}
-
 /// Few commits, or exact times: each against the one before it, block by block.
 fn few(levels: &[Level<'_>], exact: bool) -> Found {
     let rule = Rule { alpha: ALPHA, comparisons: levels.len() - 1, exact, ..Rule::default() };
@@ -288,18 +248,6 @@ fn few_builds(levels: &[Level<'_>]) -> Found {
         return Found { excluded_pct: Some(excluded), ..Found::new(RangeVerdict::NoChange) };
     }
     Found { changes, ..Found::new(RangeVerdict::Changed) }
-}
-
-/// Where the level changes. That slow boots became more frequent moves it as well, if by little: where it moves no
-/// more once they are left out, it is no change of the typical boot.
-pub(super) fn steps(levels: &[Level<'_>], seed: u64) -> Vec<LevelChange> {
-    let runs: Vec<Vec<Run>> = levels.iter().map(|l| l.runs.clone()).collect();
-    let found = level_changes_of_runs(&runs, ALPHA, seed);
-    let at: Vec<usize> = found.iter().map(|step| step.at).collect();
-    match SlowRuns::of(&runs, &at).filter(|_| !found.is_empty()) {
-        Some(slow) => level_changes_of_runs(&slow.left_out(&runs), ALPHA, seed),
-        None => found,
-    }
 }
 
 /// The changes that the steps are, each where it was placed; all where they were found if none was.
@@ -449,35 +397,4 @@ fn at_the_end(centres: &[f64]) -> Option<f64> {
     let sd = vmeter_stats::sample::sd(centres).max(neighbour_sd(centres));
     let half = t_quantile(0.975, n) * sd * (1.0 + 1.0 / n).sqrt();
     Some((100.0 * (last - mean(others) + half).exp_m1()).clamp(0.0, f64::INFINITY))
-}
-
-fn times_of(side: &[Level<'_>]) -> Vec<f64> {
-    side.iter().flat_map(|l| l.by_block.values().copied()).collect()
-}
-
-pub(super) fn change(
-    before: &[Level<'_>],
-    after: &[Level<'_>],
-    ratio: Option<Estimate>,
-    p_value: f64,
-) -> Option<Change> {
-    let (last, first) = (before.last()?.commit.index, after.first()?.commit.index);
-    let (a, b) = (times_of(before), times_of(after));
-    let ratio = ratio.or_else(|| ratio_of_means(&a, &b))?;
-    let jump_s = mean(&a) * (ratio.mean - 1.0);
-    let verdict = if ratio.mean > 1.0 { Verdict::Slower } else { Verdict::Faster };
-    Some(Change {
-        shape: ChangeShape::Step,
-        commits: (last + 1..=first).collect(),
-        before: last,
-        verdict,
-        ratio: Some(ratio),
-        jump_s,
-        p_value: Some(p_value),
-        probability: None,
-        sizing: None,
-        mean: None,
-        place: None,
-        slow: None,
-    })
 }

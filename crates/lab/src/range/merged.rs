@@ -1,7 +1,7 @@
 //! Shards of a range put together: what lies beside their runs.
 
 use super::builds::{Build, Builds};
-use super::{load, RECORD};
+use super::record::{load, RECORD};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

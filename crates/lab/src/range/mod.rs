@@ -5,97 +5,59 @@
 //! order. `range.json` beside `session.json` says which commits there are; what is on disk
 //! is all that a resumed range needs.
 
+mod added;
 mod builds;
+mod config;
 mod decision;
 mod detect;
+mod found;
 pub mod gate;
 mod git;
 pub mod history;
+mod level;
 mod levels;
 mod lock;
 mod merged;
 mod outcome;
 mod place;
+mod record;
+mod samples;
 mod search;
 mod shards;
 mod sizing;
 mod slow;
 pub mod template;
+mod times;
 
+pub use config::RangeOptions;
 pub use outcome::result;
+pub(crate) use record::{load, save};
 
 pub mod report;
 
 use crate::shown::Shown;
 use anyhow::Result;
+use config::{DEFAULT_RUNS, KIND};
+use record::RECORD;
 use report::RangeReport;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use vmeter_base::files;
-use vmeter_model::range::{Metric, RangeRecord, RangeResult};
+use vmeter_model::range::{RangeRecord, RangeResult};
 use vmeter_model::run::{SessionRecord, WatchLevel};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::{MachineSpec, SCHEMA};
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::RunOptions;
 use vmeter_session::{folder, identity};
 use vmeter_session::{Answer, Experiment, ResumeOverrides, Shardable, Views};
 use vmeter_session::{Session, Watch};
 
-/// Measured runs of each commit, unless `--runs` says otherwise.
-pub(crate) const DEFAULT_RUNS: u32 = 5;
 /// Probability at which a search ends.
 const DEFAULT_CONFIDENCE: f64 = 0.97;
 /// Runs after which a search ends undecided.
 const DEFAULT_MAX_BOOTS: usize = 500;
 /// Runs of each end after which a search accepts that nothing changed.
 const DEFAULT_END_RUNS: usize = 30;
-pub(crate) const RECORD: &str = "range.json";
-const KIND: &str = "range";
-const MAX_JSON: u64 = 64 << 20;
-
-/// What to measure and how.
-#[derive(Debug, Clone)]
-pub struct RangeOptions {
-    /// The repository; none when a session is resumed.
-    pub repo: Option<PathBuf>,
-    /// `A..B`; none when a session is resumed.
-    pub range: Option<String>,
-    /// Command line that builds a commit, for sh.
-    pub build: Option<String>,
-    /// Command line that is measured in the place of a machine.
-    pub run: Option<String>,
-    /// The machine, with `{worktree}` where files of the commit belong.
-    pub spec: MachineSpec,
-    /// Search for the first slow commit.
-    pub bisect: bool,
-    /// Remove what is not in the commit before each build.
-    pub clean: bool,
-    /// What is compared; wall time if absent. Of this and what follows a session that is gone
-    /// on with keeps what it was begun with.
-    pub metric: Option<Metric>,
-    /// Probability at which a search ends, 0.5 to 1.
-    pub confidence: Option<f64>,
-    /// Runs after which a search ends undecided.
-    pub max_boots: Option<usize>,
-    /// Runs of each end after which a search accepts that nothing changed; a resumed
-    /// search may be given more.
-    pub end_runs: Option<usize>,
-    /// How often each commit is built; once if absent.
-    pub builds: Option<u32>,
-    /// A search boots the good end's machine beside each sample.
-    pub reference: bool,
-    /// The change, %, to be found with four chances in five.
-    pub detect: Option<f64>,
-    /// Boot no commits again to place the steps that were found.
-    pub no_place: bool,
-    /// How closely to watch; if absent `light`, and not at all where `run` is measured.
-    pub watch: Option<WatchLevel>,
-    /// How runs are repeated.
-    pub runs: RunOptions,
-}
-
 /// Measures a range, or searches it.
 ///
 /// # Errors
@@ -273,34 +235,6 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     record.place &= !options.no_place;
     save(&session, &record)?;
     Ok((session, record))
-}
-
-/// Writes `range.json`.
-///
-/// # Errors
-/// Any error of the file system.
-pub(crate) fn save(session: &Session, record: &RangeRecord) -> Result<()> {
-    session.write(RECORD, serde_json::to_vec_pretty(record)?)
-}
-
-/// What a saved range is about.
-///
-/// # Errors
-/// Class usage: a file that is missing or not of this version.
-pub(crate) fn load(dir: &Path) -> Result<RangeRecord> {
-    let path = dir.join(RECORD);
-    let wrong = |e: &dyn std::fmt::Display| usage(format!("{}: {e}", path.display()));
-    let bytes = files::read_limited(&path, MAX_JSON).map_err(|e| wrong(&e))?;
-    let record: RangeRecord = serde_json::from_slice(&bytes).map_err(|e| wrong(&e))?;
-    if record.schema != SCHEMA {
-        let found = &record.schema;
-        return Err(wrong(&format!("format {found:?}, and this vmeter reads {SCHEMA:?}")));
-    }
-    // Files are called by them, and folders are removed that are.
-    if let Some(odd) = record.commits.iter().find(|commit| !folder::is_hash(&commit.hash)) {
-        return Err(wrong(&format!("{:?} is no commit's hash", odd.hash)));
-    }
-    Ok(record)
 }
 
 /// The kind `range`.

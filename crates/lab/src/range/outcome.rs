@@ -1,51 +1,25 @@
 //! From a range on disk to its answer.
 
+use super::added::{Added, Part};
+use super::config::DEFAULT_RUNS;
+use super::decision;
+use super::found::Found;
 use super::levels::scanned;
-use super::place::{Added, Part};
+use super::record::load;
 use super::sizing;
-use super::{builds::Build, builds::Builds, decision, load, template};
-use crate::analysis;
+use super::times::{commits, sample, times};
 use crate::diff;
-use crate::ends::{Ends, TO_LEARN_IT};
-use crate::figures::Figures;
-use crate::host_factors::{Factors, Timed};
 use anyhow::Result;
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
 use vmeter_base::shell;
-use vmeter_model::range::{
-    BuildRecord, Change, Effort, MeasuredCommit, Metric, RangeRecord, RangeResult,
-};
-use vmeter_model::run::{Outcome, PlannedRun, RunRecord};
+use vmeter_model::range::{Change, Effort, MeasuredCommit, RangeRecord, RangeResult};
+use vmeter_model::run::{PlannedRun, RunRecord};
 use vmeter_model::sweep::DiffResult;
-use vmeter_model::time::seconds;
 use vmeter_model::Estimate;
-use vmeter_model::{ChangeShape, CommitState, RangeVerdict};
+use vmeter_model::{ChangeShape, RangeVerdict};
 use vmeter_session::{envelope, SavedRun, Session};
 use vmeter_stats::step::Step;
-use vmeter_stats::{estimate, mean, ratio_of_means, Answer, Verdict};
-
-/// True for a run of which only the exit of its VMM is known: it says nothing of its commit.
-/// A command of `--run` is no VMM, and its exit is its end.
-pub(super) fn is_blind(record: &RangeRecord, run: &RunRecord) -> bool {
-    record.run.is_none() && Ends::of_records(std::iter::once(run)).is_unknown()
-}
-
-/// What a run says of its commit, s; none if it failed, or if nothing says how its guest ended.
-/// Virtual time where that is counted.
-pub(super) fn sample(record: &RangeRecord, dir: &Path, run: &RunRecord) -> Option<f64> {
-    if run.outcome != Outcome::Done || is_blind(record, run) {
-        return None;
-    }
-    let value = match record.metric {
-        Metric::Cpu => run.usage.cpu_s(),
-        Metric::Wall if run.icount => {
-            Figures::of(&analysis::analyse_run(dir, run.clone())).run.total_s
-        }
-        Metric::Wall => seconds(run.total_ns),
-    };
-    (value > 0.0).then_some(value)
-}
+use vmeter_stats::{mean, ratio_of_means, Answer, Verdict};
 
 /// The result of a saved range.
 ///
@@ -142,73 +116,8 @@ fn explained(
     Some(diff::compare_sides(&a, &b, session.record.seed))
 }
 
-/// What was found in the samples.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub changes: Vec<Change>,
-    /// As in [`RangeResult`].
-    pub seen_once: Vec<Change>,
-    pub verdict: RangeVerdict,
-    pub suspects: Vec<usize>,
-    pub probability: Option<f64>,
-    pub excluded_pct: Option<f64>,
-    /// As in [`RangeResult`].
-    pub detectable_pct: Option<f64>,
-    /// How far a search's ends are apart.
-    pub ends: Option<Step>,
-}
-
-impl Found {
-    pub fn new(verdict: RangeVerdict) -> Self {
-        Found {
-            changes: Vec::new(),
-            seen_once: Vec::new(),
-            verdict,
-            suspects: Vec::new(),
-            probability: None,
-            excluded_pct: None,
-            detectable_pct: None,
-            ends: None,
-        }
-    }
-}
-
 fn with_samples(commits: &[MeasuredCommit]) -> impl Iterator<Item = &MeasuredCommit> {
     commits.iter().filter(|c| !c.samples_s.is_empty())
-}
-
-/// The times of all measured runs, each divided by its host's factor where several hosts
-/// carried them out.
-fn times(
-    record: &RangeRecord,
-    session: &Session,
-    finished: &[SavedRun],
-) -> (BTreeMap<u32, f64>, Factors) {
-    let machine = |label: &str| session.record.machines.iter().position(|m| m.label == label);
-    let timed = finished.iter().filter(|(_, run)| !run.warmup).filter_map(|(dir, run)| {
-        Some((run.index, machine(&run.label)?, sample(record, dir, run)?))
-    });
-    let timed: Vec<Timed> = timed.collect();
-    let in_time: BTreeSet<u32> =
-        finished.iter().filter(|(_, run)| !run.icount).map(|(_, run)| run.index).collect();
-    let counted = |run: &u32| in_time.contains(run);
-    let real: Vec<Timed> = timed.iter().filter(|(run, ..)| counted(run)).copied().collect();
-    let all = finished.iter().map(|(_, run)| run.index).collect();
-    let factors = Factors::of(&session.record, &all, &real, "commits");
-    let factor = |run: &u32| factors.of_run(*run).filter(|_| counted(run)).map_or(1.0, |f| f.1);
-    let times = timed.iter().map(|(run, _, value)| (*run, value / factor(run))).collect();
-    (times, factors)
-}
-
-/// The times of all measured runs, and the commits that they are of.
-pub(super) fn timed(
-    record: &RangeRecord,
-    session: &Session,
-    finished: &[SavedRun],
-) -> Result<(BTreeMap<u32, f64>, Vec<MeasuredCommit>)> {
-    let (times, _) = times(record, session, finished);
-    let (commits, _) = commits(record, session, finished, &times)?;
-    Ok((times, commits))
 }
 
 /// A shard is not the whole, and neither is a range whose runs are not all there.
@@ -221,63 +130,6 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
         own.shard,
         own.runs.len()
     ))
-}
-
-/// What was built.
-struct Built {
-    builds: usize,
-    /// Commits of which a further build made the same files as the first.
-    repeated: usize,
-}
-
-/// Each commit with its samples, and what was built.
-fn commits(
-    record: &RangeRecord,
-    session: &Session,
-    finished: &[SavedRun],
-    times: &BTreeMap<u32, f64>,
-) -> Result<(Vec<MeasuredCommit>, Built)> {
-    let references = template::references(&record.machine)?;
-    let builds = Builds::new(record, &session.dir, references);
-    let (mut built, mut repeated) = (0, 0);
-    let commits = record.commits.iter().enumerate().map(|(index, commit)| {
-        let is_own = |label: &str| record.of_label(label).is_some_and(|(at, _)| at == index);
-        let own = || finished.iter().filter(|(_, run)| is_own(&run.label));
-        let samples_s: Vec<f64> =
-            own().filter_map(|(_, run)| times.get(&run.index).copied()).collect();
-        let numbers = 1..=record.builds.max(1);
-        let done: Vec<BuildRecord> =
-            numbers.filter_map(|number| builds.done(Build { commit, number })).collect();
-        built += done.len();
-        repeated += usize::from(done.iter().any(|b| b.repeats));
-        let build_failed = done.into_iter().find_map(|b| b.failure);
-        let failed = own().find_map(|(_, run)| crate::boots::fatal_reason(run));
-        let blind = own().any(|(_, run)| is_blind(record, run));
-        let (state, failure) = match (build_failed, failed) {
-            (Some(why), _) => (CommitState::BuildFailed, Some(why)),
-            (None, Some(why)) => (CommitState::DoesNotRun, Some(why)),
-            (None, None) if blind => (CommitState::NotCompared, Some(blindness())),
-            (None, None) if samples_s.is_empty() => (CommitState::NotMeasured, None),
-            (None, None) => (CommitState::Measured, None),
-        };
-        MeasuredCommit {
-            index,
-            hash: commit.hash.clone(),
-            subject: commit.subject.clone(),
-            state,
-            failure,
-            estimate: (!samples_s.is_empty()).then(|| estimate(&samples_s)),
-            samples_s,
-            probability: None,
-        }
-    });
-    let commits = commits.collect();
-    Ok((commits, Built { builds: built, repeated }))
-}
-
-/// Why a commit that runs is not compared.
-pub(super) fn blindness() -> String {
-    format!("vmeter does not know how its guest ended, {TO_LEARN_IT}")
 }
 
 /// The samples of the runs in `own` put into the search again, in their order.
@@ -382,7 +234,7 @@ fn effort(record: &RangeRecord, session: &Session, finished: &[SavedRun], builds
     let added = Added::of(&session.record);
     let of = |part| finished.iter().filter(|(_, run)| added.part(run.index) == part).count();
     let n = record.commits.len();
-    let runs = super::DEFAULT_RUNS.max(record.runs).div_ceil(record.builds.max(1));
+    let runs = DEFAULT_RUNS.max(record.runs).div_ceil(record.builds.max(1));
     let each = (record.warmup + runs) as usize * record.builds.max(1) as usize;
     Effort {
         boots: finished.len(),

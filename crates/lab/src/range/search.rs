@@ -3,12 +3,12 @@
 
 mod noisy;
 
+use super::added::{Added, Sizing};
 use super::builds::{Build, Builds};
+use super::config::RangeOptions;
 use super::decision::Taken;
 use super::detect::Needs;
-use super::place::{self, Added};
-use super::sizing::{self, Sizing};
-use super::{decision, levels, outcome, template, RangeOptions};
+use super::{decision, levels, place, sizing, template, times};
 use crate::booter::Recorder;
 use crate::boots::{BootRequest, Booter, Boots};
 use crate::prepare::prepare;
@@ -77,7 +77,7 @@ impl<'a> Search<'a> {
             self.finished.insert(run.index);
             let Some(of) = self.record.of_label(&run.label) else { continue };
             let foreign = self.record.bisect && !own.contains(&run.index);
-            let sample = outcome::sample(self.record, dir, run);
+            let sample = times::sample(self.record, dir, run);
             self.note(of, run.index, sample, run.warmup || foreign);
         }
         Ok(())
@@ -258,7 +258,7 @@ impl<'a> Search<'a> {
         if finished.iter().all(|(_, run)| run.icount) {
             return Ok(false);
         }
-        let (times, commits) = outcome::timed(self.record, &self.session, &finished)?;
+        let (times, commits) = times::timed(self.record, &self.session, &finished)?;
         let needs = levels::needs((self.record, &self.session), (&commits, &finished), &times);
         let builds = self.record.builds.max(1);
         let have = super::detect::runs_each(self.record, &self.session.record) * builds;
@@ -299,7 +299,7 @@ impl<'a> Search<'a> {
     fn place(&mut self, watch: &mut Watch<'_>) -> Result<()> {
         let each = self.half();
         loop {
-            let wanted = place::next(self.record, &self.session)?;
+            let wanted = levels::to_place(self.record, &self.session)?;
             let machines = self.builds_of_all(wanted, watch)?;
             if machines.is_empty() {
                 return Ok(());
@@ -454,12 +454,12 @@ impl<'a> Search<'a> {
         watch.progress.run(&run.label, &boots.summary(&run));
         self.finished.insert(number);
         let dir = self.session.run_dir(number);
-        self.note(of, number, outcome::sample(self.record, &dir, &run), run.warmup);
+        self.note(of, number, times::sample(self.record, &dir, &run), run.warmup);
         if run.outcome != Outcome::Done {
             let why = crate::boots::fatal_reason(&run).unwrap_or_default();
             watch.progress.warn(&format!("{why}: this commit is skipped"));
-        } else if outcome::is_blind(self.record, &run) {
-            let why = outcome::blindness();
+        } else if times::is_blind(self.record, &run) {
+            let why = times::blindness();
             watch.progress.warn(&format!("{}: {why}: this commit is not compared", run.label));
         }
         Ok(())

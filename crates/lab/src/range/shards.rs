@@ -4,7 +4,7 @@
 //! told from a commit's. All hosts plan all commits; whether one builds is found by the shard
 //! that gets to it.
 
-use super::RangeOptions;
+use super::config::{RangeOptions, KIND};
 use crate::blocks;
 use crate::sweep::points::Plan;
 use anyhow::Result;
@@ -40,7 +40,7 @@ pub(crate) fn cut(
         range.commits.iter().flat_map(|c| (1..=range.builds.max(1)).map(move |b| (c, b))).collect();
     let plan = Plan { of: all.len(), warmups: range.warmup as usize, runs };
     let (slots, parts) = plan.cut(options.runs.order(), shards, "commits")?;
-    let mut record = vmeter_session::record(super::KIND, &options.runs);
+    let mut record = vmeter_session::record(KIND, &options.runs);
     record.machines = all
         .into_iter()
         .map(|(commit, build)| SessionMachine {

@@ -4,9 +4,8 @@
 //! these make it look larger: the runs that found a step say too much of it. Runs of builds on either side are made anew, in blocks, by which the host's state cancels; they
 //! tell the step's size and decide nothing else.
 
+use super::added::{Added, Sizing};
 use super::decision::Taken;
-use super::place::Added;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use vmeter_model::range::Change;
 use vmeter_model::run::PlannedRun;
@@ -30,23 +29,7 @@ pub(super) const TRIES: usize = 2;
 /// Where all commits are measured, the runs that size are this part of the first pass, at most, in each try.
 const SHARE: usize = 2;
 
-/// Runs that size a step.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Sizing {
-    /// The commits that it came with.
-    pub commits: Vec<usize>,
-    /// The session's machines before and from it on.
-    pub sides: [Vec<usize>; 2],
-    /// Part of the plan: the first run, and the one after the last.
-    pub runs: [u32; 2],
-}
-
 impl Sizing {
-    /// True for a run that sizes.
-    pub fn holds(&self, run: u32) -> bool {
-        (self.runs[0]..self.runs[1]).contains(&run)
-    }
-
     /// Runs of each machine that are worth as much as those of the search.
     pub fn runs_each(&self, added: &Added, taken: &Taken, exact: bool) -> usize {
         if exact {

@@ -4,9 +4,11 @@
 //! ([`vmeter_stats::rare`]); then all commits are run anew, as their slow boots are too few for those about one commit
 //! to tell. The change is told if all runs together show it and the new ones do by themselves.
 
-use super::levels::{self, Level};
-use super::outcome::{timed, Found};
-use super::place::{samples, Added, Part, Sample};
+use super::added::{Added, Part};
+use super::found::Found;
+use super::level::{self, Level};
+use super::samples::{samples, Sample};
+use super::times::timed;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use vmeter_model::range::{Change, MeasuredCommit, RangeRecord, SlowBoots};
@@ -70,7 +72,7 @@ pub(super) fn counted(
         let told = told(first, (&slow, &change), |_| true);
         return told.filter(|_| change.p_value <= ALPHA).map_or(Counted::Open, Counted::Changed);
     }
-    let all = levels::levels(commits, samples, |part| part.is_first() || part == Part::CountsSlow);
+    let all = level::levels(commits, samples, |part| part.is_first() || part == Part::CountsSlow);
     let is_fresh = |block: usize| fresh.contains(&block);
     let Some((slow, change)) = found(&all, &steps, seed) else { return Counted::Alike };
     let runs =
@@ -115,7 +117,7 @@ fn told(
         jump_s: mean(&b) - mean(&a),
         place: index(change.within[0]).zip(index(change.within[1])).map(|(a, b)| [a, b]),
         slow: Some(SlowBoots { before: before_it, since, times: slow.times }),
-        ..levels::change(before, after, Some(ratio), change.p_value)?
+        ..level::change(before, after, Some(ratio), change.p_value)?
     })
 }
 
@@ -131,12 +133,12 @@ pub(super) fn is_open(record: &RangeRecord, session: &Session) -> Result<bool> {
     }
     let (times, commits) = timed(record, session, &finished)?;
     let samples = samples((record, session), &finished, &times);
-    let first = levels::levels(&commits, &samples, Part::is_first);
+    let first = level::levels(&commits, &samples, Part::is_first);
     if first.len() < FEWEST {
         return Ok(false);
     }
     let seed = session.record.seed;
-    let steps = levels::steps(&first, seed);
+    let steps = level::steps(&first, seed);
     let counted = counted((&first, &steps), (&commits, &samples), seed);
     Ok(match counted {
         Counted::Alike => false,

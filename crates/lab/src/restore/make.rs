@@ -5,12 +5,12 @@ use super::image::{files_in, named_by, stored};
 use super::method::{empty_qcow2, Method, DISK, NAME};
 use super::proof::nonce;
 use super::ready;
+use super::saved_machine::{wrong, OfQemu};
 use anyhow::{anyhow, Context, Result};
 use regex::Regex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -79,18 +79,6 @@ impl Made {
     }
 }
 
-/// A machine of QEMU's to be saved.
-pub(super) struct OfQemu<'a> {
-    pub method: Method,
-    /// The machine, as it is booted.
-    pub argv: &'a [OsString],
-    pub memory_mib: u64,
-    /// The ready point.
-    pub until: &'a Regex,
-    pub timeout: Duration,
-    pub pin: &'a [usize],
-}
-
 /// Boots a machine and saves it into the folder `image`.
 ///
 /// # Errors
@@ -130,10 +118,6 @@ pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Re
         unnamed: None,
     };
     Ok(made)
-}
-
-pub(super) fn wrong(method: Method, error: &dyn std::fmt::Display) -> anyhow::Error {
-    failure(Class::Answer, format!("no snapshot was made for {}: {error}", method.word()))
 }
 
 fn savevm(vm: &mut Vm) -> Result<()> {

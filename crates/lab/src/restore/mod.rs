@@ -5,6 +5,7 @@
 //! differ in how they restore and in whether the snapshot is in the page cache; a cold boot of the same
 //! machine to the same point takes turns with them, where vmeter can make one.
 
+mod config;
 mod image;
 mod make;
 mod method;
@@ -15,12 +16,14 @@ mod ready;
 pub mod report;
 mod result;
 mod runner;
+mod saved_machine;
 
+pub use config::Prefetch;
 pub use image::Cache;
 pub use make::Made;
 pub use method::Method;
 pub use pages::Pages;
-pub use prefetch::{prefetch_list, read_list, Gain, Prefetch};
+pub use prefetch::{prefetch_list, read_list, Gain};
 pub use proof::Proof;
 pub use result::{result, RestoreResult, Restored};
 
@@ -33,9 +36,9 @@ use crate::looks::Repeats;
 use crate::prepare::{prepare_with, Prepared, Wishes};
 use crate::shown::Shown;
 use anyhow::Result;
+use config::{Config, BOOT, CACHE, METHOD, PLACE, PREFETCH};
 use report::RestoreReport;
 use runner::{Restores, Target};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use vmeter_base::words::Word;
 use vmeter_machine::{argv, capabilities};
@@ -53,15 +56,6 @@ const WATCHED: Levels = Levels { asked: WatchLevel::Light, timed: WatchLevel::Li
 const DEFAULT_RUNS: u32 = 10;
 /// Between two signs of life of vmeter's own guest, ms.
 const TICK_MS: u32 = 1;
-/// The machine that boots in turn with the others.
-pub(crate) const BOOT: &str = "cold boot";
-/// Parameters of a session's machine: how it restores, and what is done to the page cache.
-const METHOD: &str = "method";
-const CACHE: &str = "cache";
-const PREFETCH: &str = "prefetch";
-/// What stands for the folder of a machine's snapshot.
-pub(crate) const PLACE: &str = "{image}";
-
 /// What to restore.
 #[derive(Debug, Clone)]
 pub struct RestoreOptions {
@@ -88,30 +82,6 @@ pub struct RestoreOptions {
     pub concurrency: Vec<u32>,
     /// How runs are repeated.
     pub runs: RunOptions,
-}
-
-/// What a session is begun with, and what was made for it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Config {
-    spec: MachineSpec,
-    create: Option<String>,
-    restore: Option<String>,
-    images: Vec<PathBuf>,
-    /// Words of [`Method`].
-    methods: Vec<String>,
-    /// Words of [`Cache`].
-    caches: Vec<String>,
-    no_boot: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefetch: Option<Prefetch>,
-    overhead: bool,
-    #[serde(flatten)]
-    repeats: Repeats,
-    /// Each snapshot that was made.
-    made: Vec<Made>,
-    /// Ways to restore that were left out, and why.
-    skipped: Vec<String>,
 }
 
 /// Makes snapshots, restores, analyses.

@@ -4,11 +4,10 @@
 //! be read. Restores with it, in turn with those without, then find the gain. Loading the list takes time as
 //! well, which is told apart: it is before the VMM's exec.
 
+use super::config::{Config, Prefetch, PREFETCH};
 use super::pages::{waits, Pages, Range};
-use super::{Config, PREFETCH};
 use crate::blocks::{blocks, pairs, ByBlock};
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -29,16 +28,6 @@ use vmeter_stats::{estimate, estimate_signed};
 pub(super) const OWN: &str = "vmeter-prefetch.txt";
 /// What a list's line begins with that says of which guest it is.
 const NONCE: &str = "# nonce ";
-
-/// Which pages are loaded first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Prefetch {
-    /// Those that every warm-up of the same session had mapped at its guest's first answer.
-    First,
-    /// Those of a list, which is this text.
-    List(String),
-}
 
 /// Pages of a snapshot, as a list that a program can read ahead: `FILE OFFSET LENGTH`, bytes.
 pub fn prefetch_list(pages: &Pages, nonce: Option<&str>) -> String {

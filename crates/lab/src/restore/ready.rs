@@ -2,7 +2,7 @@
 //!
 //! A guest that prints its line once a period answers up to that much later than it could.
 
-use super::make::{wrong, OfQemu};
+use super::saved_machine::{wrong, OfQemu};
 use anyhow::Result;
 use regex::Regex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};

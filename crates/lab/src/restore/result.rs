@@ -1,10 +1,11 @@
 //! What the saved restores come to.
 
+use super::config::{Config, BOOT, CACHE, METHOD};
+use super::image::Cache;
 use super::make::Made;
 use super::pages::{of_runs, Pages};
 use super::prefetch::{gains, of_another, Gain};
 use super::proof::{self, judge, Proof};
-use super::{Cache, Config, BOOT, CACHE, METHOD};
 use crate::bench::sampled;
 use crate::blocks::blocks;
 use crate::boot::overhead;

@@ -1,12 +1,13 @@
 //! Making the snapshots of a session, and carrying out its restores.
 
+use super::config::{Config, Prefetch, PLACE};
 use super::image::{placed, resident, Cache};
-use super::make::{by_command, by_qemu, Made, OfQemu};
+use super::make::{by_command, by_qemu, Made};
 use super::method::Method;
 use super::pages;
 use super::prefetch::{self, list_of};
 use super::proof;
-use super::{Config, Prefetch, PLACE};
+use super::saved_machine::OfQemu;
 use crate::at_once::at_once;
 use crate::booter::Recorder;
 use crate::boots::{self, BootRequest, Booter};

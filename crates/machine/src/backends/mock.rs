@@ -5,12 +5,16 @@
 //! holds the events themselves, one JSON object a line.
 
 mod noise;
+mod number;
 pub mod play;
+mod random;
+pub mod scene;
 pub mod script;
 
 use crate::backend::{Backend, Machine, MachineError, Request};
+use play::Played;
 pub use play::SOURCE;
-use play::{Played, Scene};
+use scene::Scene;
 use script::Script;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

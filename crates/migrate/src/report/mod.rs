@@ -9,9 +9,10 @@ use crate::{
 };
 use vmeter_model::result::Envelope;
 use vmeter_render::chart::{Curve, Curves};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, plural};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Rounds of a point at a glance.

@@ -2,9 +2,10 @@
 
 use super::{value, word, MigrateReport, GLANCE, ROUNDS};
 use crate::MigratePoint;
-use vmeter_render::document::{Detail, Tone};
+use vmeter_render::document::Detail;
 use vmeter_render::quantity::{compact_seconds, grouped};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 
 impl MigrateReport<'_> {
     pub(super) fn main_table(&self) -> Table {

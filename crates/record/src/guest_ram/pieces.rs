@@ -6,7 +6,7 @@
 //! together again: addresses from [`FILES`] on are places in such files.
 
 use super::populated::Populated;
-use super::slots;
+use super::slots::{self, Piece};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -20,14 +20,6 @@ pub(super) const FILES: u64 = 1 << 60;
 const REACH: u64 = 1 << 48;
 /// More than any VMM maps; what is beyond is left out.
 const MAX_FILES: usize = 1 << 10;
-
-/// A piece of a file: where in the file, where in the process, how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub offset: u64,
-    pub address: u64,
-    pub length: u64,
-}
 
 /// A VMM's memory, with files that it maps in pieces put together.
 #[derive(Debug)]

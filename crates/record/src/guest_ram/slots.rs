@@ -5,7 +5,6 @@
 //! The fields are those of `struct kvm_userspace_memory_region` (include/uapi/linux/kvm.h),
 //! which later kernels have only added to.
 
-use super::pieces::Piece;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -30,6 +29,14 @@ const HEAD: &str = "# calls that set KVM's memory slots before vmeter paused the
     pid, and the time of the pause (CLOCK_MONOTONIC, ns):";
 /// More than a probe gives.
 const LONGEST: u64 = 8 << 20;
+
+/// A piece of a file: where in the file, where in the process, how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub offset: u64,
+    pub address: u64,
+    pub length: u64,
+}
 
 /// Keeps what the probe saw for all that look into this VMM at this stop; how many pieces
 /// of RAM that are.

@@ -3,9 +3,9 @@
 use super::firmware::ARRIVAL_ERROR_NS;
 use super::read_bounded;
 use crate::end::EndEvidence;
-use crate::loader_file;
+use crate::guest_line::is_of_guest;
 use crate::piped::Piped;
-use crate::ready::{is_user_space, ConsoleWatch};
+use crate::ready::ConsoleWatch;
 use crate::recorder::{self, Context, Live, Recorder, Saved, SourceError};
 use crate::stamped::{self, Dropped, Input, Line, Lines, Tap};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::kernel_log::split_stamp;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Moment, Ns, RunRecord};
 
@@ -134,18 +133,6 @@ impl Raw {
     pub(super) fn lines(&self) -> &[Line] {
         &self.said.lines
     }
-}
-
-/// True for a line that a guest prints and a launcher does not: its kernel's, firmware's, a boot
-/// loader's, that user space is there.
-pub(crate) fn is_of_guest(line: &str) -> bool {
-    /// SeaBIOS, OVMF, iPXE.
-    const FIRMWARE: [&str; 4] = ["SeaBIOS (", "BdsDxe: ", "UEFI firmware", "iPXE "];
-    split_stamp(line).0.is_some()
-        || line.contains("Linux version ")
-        || FIRMWARE.iter().any(|words| line.contains(words))
-        || loader_file::is_of_loader(line)
-        || is_user_space(line)
 }
 
 struct Recording {

@@ -4,6 +4,7 @@
 //! copied out of the VMM at its exit. The guest's console, files and programs
 //! have no part in it. In instructions of a Debian 6.1 guest it costs 0.6 %.
 
+use super::console;
 use super::read_bounded;
 use crate::guest_clock::{self, GuestClock};
 use crate::guest_ram::{failed, GuestKernel};
@@ -262,7 +263,8 @@ impl Live for Recording {
         let Some(mut dump) = self.dump else { return Ok(None) };
         if dump.decode().events.is_empty() && !self.injected {
             if let Some(advice) = self.advice {
-                let advice = advice.replace(WHERE, loader_file::of_console(&self.dir));
+                let advice =
+                    advice.replace(WHERE, loader_file::of_console(&self.dir.join(console::FILE)));
                 return Err(SourceError::Other(format!("initcalls were not traced: {advice}")));
             }
             return Ok(None);

@@ -4,11 +4,12 @@
 //! nor `#references` are seen; other text is escaped character by character.
 //! Charts become fenced blocks of what the terminal shows.
 
-use crate::document::{Block, Detail, Fact, Node, Notice, Outline, Tone};
+use crate::document::{Block, Detail, Fact, Node, Notice, Outline};
 use crate::outputs::terminal::{Screen, Terminal};
 use crate::quantity::percent;
 use crate::table::{Align, Cell, Row, Table};
 use crate::text::neutralise;
+use crate::tone::Tone;
 use crate::{Document, Output, Report, ReportError};
 use std::io::{self, Write};
 

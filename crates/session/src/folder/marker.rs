@@ -1,6 +1,5 @@
 //! `vmeter-session`: says that vmeter made the folder that it lies in.
 
-use super::names::MARKER;
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -8,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vmeter_base::files;
 
+/// Says that vmeter made the folder.
+pub(super) const MARKER: &str = "vmeter-session";
 const MAX: u64 = 1 << 20;
 /// What the file says of itself, so that one of the user's with its name is none.
 const WHAT: &str = "a folder that vmeter made; `vmeter runs rm` removes what vmeter put into it";

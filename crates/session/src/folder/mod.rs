@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use vmeter_base::{files, shell};
 
 /// What goes last.
-const MARKER_AND_LOCK: [&str; 2] = [names::MARKER, lock::NAME];
+const MARKER_AND_LOCK: [&str; 2] = [marker::MARKER, lock::NAME];
 /// Entries that a message names.
 const NAMED: usize = 5;
 

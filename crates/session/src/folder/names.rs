@@ -1,6 +1,7 @@
 //! The names of what vmeter writes into a session's folder. What has another name is somebody
 //! else's, whatever folder it lies in: it is never removed.
 
+use super::marker::MARKER;
 use std::path::Path;
 use vmeter_base::files;
 
@@ -10,8 +11,6 @@ pub(crate) const SESSION: &str = "session.json";
 pub(crate) const RUN: &str = "run.json";
 /// The folder of the runs.
 pub(crate) const RUNS: &str = "runs";
-/// Says that vmeter made the folder.
-pub(super) const MARKER: &str = "vmeter-session";
 /// A session whose shards are on a cluster.
 pub(super) const CLUSTER: &str = "slurm.json";
 /// The snapshots that a session restores.

@@ -101,7 +101,7 @@ impl Removal {
         self.left.extend(self.doubted.iter().map(|(_, what)| what.clone()));
         self.clear()?;
         let at = |path: PathBuf| move |error| (path, error);
-        let marker = dir.join(super::names::MARKER);
+        let marker = dir.join(super::marker::MARKER);
         gone(fs::remove_file(&marker)).map_err(at(marker))?;
         let lock = dir.join(super::lock::NAME);
         gone(fs::remove_file(&lock)).map_err(at(lock))?;

@@ -5,7 +5,7 @@ use super::table::Table;
 use crate::event::Event;
 use crate::ops::xen::RUNNABLE;
 use crate::ops::{Access, NameId, Op};
-use crate::walk::xen::{VcpuExit, VcpuId, VcpuSpan};
+use crate::walk::vcpu::{VcpuExit, VcpuId, VcpuSpan};
 use crate::walk::{At, By, Interrupt, Request, Thread, Took, Visitor, Walk};
 use std::collections::BTreeMap;
 

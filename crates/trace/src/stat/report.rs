@@ -8,7 +8,8 @@ use crate::format::{EventReader, Losses, Tick};
 use crate::names::{port, svm_exit, vmx_exit, DeviceMap};
 use crate::ops::NameId;
 use crate::peers::Peers;
-use crate::walk::xen::{Vcpu, VcpuId, Xen, DOMAIN_RUNSTATES, IDLE_DOMAIN, WAYS};
+use crate::walk::vcpu::{VcpuId, DOMAIN_RUNSTATES, WAYS};
+use crate::walk::xen::{Vcpu, Xen, IDLE_DOMAIN};
 use crate::walk::{State, Thread};
 use std::collections::BTreeMap;
 

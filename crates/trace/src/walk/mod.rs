@@ -21,6 +21,7 @@ mod lock;
 mod part;
 mod seen;
 mod thread;
+pub mod vcpu;
 mod visitor;
 mod work;
 pub mod xen;

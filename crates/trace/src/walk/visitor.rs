@@ -3,7 +3,7 @@
 use super::cpu::{Interrupt, Waker};
 use super::interval::{At, Open, Took};
 use super::thread::{Call, Ended, Thread};
-use super::xen::{VcpuExit, VcpuId, VcpuRequest, VcpuSpan};
+use super::vcpu::{VcpuExit, VcpuId, VcpuRequest, VcpuSpan};
 use crate::ops::{Access, Lock, NameId, Sign};
 
 /// What a request began with.
@@ -161,7 +161,7 @@ pub trait Visitor {
     fn woken(&mut self, _at: &At, _thread: &Thread, _waker: Waker) {}
     /// A Xen vCPU was in a runstate for a while.
     fn vcpu_span(&mut self, _vcpu: VcpuId, _ended: &VcpuSpan) {}
-    /// A Xen domain's vCPUs together were in a state (an index of [`super::xen::DOMAIN_RUNSTATES`])
+    /// A Xen domain's vCPUs together were in a state (an index of [`super::vcpu::DOMAIN_RUNSTATES`])
     /// for so many ticks.
     fn domain_span(&mut self, _domain: u16, _state: u8, _ticks: u64) {}
     /// A Xen vCPU leaves the guest.

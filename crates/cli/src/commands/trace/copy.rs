@@ -3,7 +3,7 @@
 use super::select::Selection;
 use super::stat::hertz;
 use crate::output::{self, Output};
-use crate::Status;
+use crate::status::Status;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use std::io::{self, BufWriter, Write};

@@ -9,7 +9,7 @@ pub use record::{process, seconds, Process};
 pub use stat::hertz;
 
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::Subcommand;
 
 /// What to do with traces.

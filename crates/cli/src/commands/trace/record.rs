@@ -1,7 +1,7 @@
 //! `vmeter trace record`.
 
 use crate::output::{self, Output};
-use crate::Status;
+use crate::status::Status;
 use clap::builder::PossibleValuesParser;
 use clap::Args;
 use std::path::PathBuf;

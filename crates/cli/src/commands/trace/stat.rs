@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::output::Output;
-use crate::Status;
+use crate::status::Status;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use vmeter_host_tracing::stat::report::{NamedTrace, TraceStatReport};

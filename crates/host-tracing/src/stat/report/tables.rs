@@ -1,8 +1,8 @@
 //! A trace's rows as tables of 80 columns.
 
-use vmeter_render::document::Tone;
 use vmeter_render::quantity::{percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_trace::stat::report::Runstates;
 use vmeter_trace::stat::{Report, Row};
 

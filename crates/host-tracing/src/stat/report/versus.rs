@@ -1,8 +1,9 @@
 //! Two traces compared.
 
-use vmeter_render::document::{Block, Document, Tone};
+use vmeter_render::document::{Block, Document};
 use vmeter_render::quantity::{p_value, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_trace::stat::versus::{Per, Test, Versus, VersusRow};
 
 /// Adjusted p-values up to this are differences.

@@ -10,12 +10,11 @@ use vmeter_base::shell;
 use vmeter_model::result::{BenchMachine, BenchResult, Envelope, FailedRun};
 use vmeter_model::{Cause, ResolvedOption};
 use vmeter_render::chart::{Strip, Strips};
-use vmeter_render::document::{
-    closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind, Tone,
-};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, p_value, plural, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 use vmeter_stats::tails::tails;
 

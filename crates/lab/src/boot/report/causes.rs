@@ -3,9 +3,9 @@
 use serde::Serialize;
 use vmeter_model::time::seconds;
 use vmeter_model::Timeline;
-use vmeter_render::document::Tone;
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 
 /// Causes that would give back less, as a share of the total, are nobody's concern.
 const WORTH_A_WORD: f64 = 0.01;

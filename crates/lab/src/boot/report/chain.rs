@@ -10,8 +10,9 @@ use super::views::{off_by, rounds, start_and_length, tone};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Timeline};
-use vmeter_render::document::{Node, Outline, Tone};
+use vmeter_render::document::{Node, Outline};
 use vmeter_render::quantity::compact_seconds;
+use vmeter_render::tone::Tone;
 
 /// Shorter links, as a share of the run, are told together.
 const LINK_SHARE: f64 = 0.005;

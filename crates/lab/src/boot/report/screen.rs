@@ -19,10 +19,11 @@ use vmeter_record::look::next::{PAUSED, RESTARTED};
 use vmeter_record::look::STILL;
 use vmeter_record::run::SEVERAL;
 use vmeter_record::sources::vmm_threads;
-use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind, Tone};
+use vmeter_render::document::{Block, Document, Fact, Notice, NoticeKind};
 use vmeter_render::quantity::{added_range, compact_seconds, percent, three_digits, Quantity};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::text::neutralise;
+use vmeter_render::tone::Tone;
 
 /// Things that can be acted upon.
 const LARGEST: usize = 5;

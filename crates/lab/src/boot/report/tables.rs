@@ -6,9 +6,10 @@ use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Identity, Kind};
-use vmeter_render::document::{Block, Document, Fact, Tone};
+use vmeter_render::document::{Block, Document, Fact};
 use vmeter_render::quantity::{Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_timeline::names;
 
 fn range_cells(estimate: &Estimate) -> [Cell; 3] {

@@ -6,9 +6,10 @@ use std::collections::{HashMap, HashSet};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Ns, Timeline};
-use vmeter_render::document::{Node, Outline, Tone};
+use vmeter_render::document::{Node, Outline};
 use vmeter_render::palette::Group;
 use vmeter_render::quantity::compact_seconds;
+use vmeter_render::tone::Tone;
 
 pub(super) fn start_and_length(start: Ns, length: Ns) -> String {
     format!("@{} +{}", compact_seconds(seconds(start)), compact_seconds(seconds(length)))

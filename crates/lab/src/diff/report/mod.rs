@@ -10,10 +10,11 @@ use vmeter_model::sweep::{DiffKind, DiffResult, DiffRow, DiffSetting, DiffSide, 
 use vmeter_model::DiffVerdict;
 use vmeter_model::Estimate;
 use vmeter_render::chart::{Strip, Strips};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{added_percent, p_value, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Rows of each table at a glance.

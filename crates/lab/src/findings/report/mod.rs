@@ -3,15 +3,15 @@
 mod json;
 
 use super::catalogue::SOURCE;
-use super::is_measured;
 use super::plan::BASELINE;
 use vmeter_model::findings::{Contrast, FindingRow, FindingsResult};
 use vmeter_model::result::Envelope;
 use vmeter_model::{Estimate, FindingVerdict, ResolvedOption};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{brief_percent, compact_seconds, p_value, plural, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Said of a finding that is measured on a machine made for it.
@@ -455,4 +455,9 @@ impl Report for FindingsReport<'_> {
 /// VMEXITs of one unit; nothing where none were counted.
 fn exits(each: Option<&Estimate>) -> Cell {
     each.map_or(Cell::Empty, |each| Cell::Inline(Quantity::of(each, Unit::Count)))
+}
+
+/// True for a verdict that has figures.
+fn is_measured(verdict: FindingVerdict) -> bool {
+    !matches!(verdict, FindingVerdict::Inapplicable | FindingVerdict::Unfinished)
 }

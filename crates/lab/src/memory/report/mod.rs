@@ -2,8 +2,8 @@
 
 mod json;
 
+use super::moments::Stage;
 use super::result::{MachineMemory, MemoryResult, Moment, Sample, VmmFigures};
-use super::Stage;
 use vmeter_base::shell;
 use vmeter_model::result::Envelope;
 use vmeter_model::ResolvedOption;

@@ -10,10 +10,11 @@ use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::sweep::DiffResult;
 use vmeter_model::{ChangeShape, CommitState, Estimate, RangeVerdict, Verdict};
 use vmeter_render::chart::{Strip, Strips};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{added_percent, percent, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Commits of the table at a glance that did not change anything.

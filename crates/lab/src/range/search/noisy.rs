@@ -1,8 +1,8 @@
 //! `--bisect`: which build is run next, and the runs that tell how large the step is.
 
+use super::super::added::{Added, Sizing};
 use super::super::decision;
-use super::super::place::Added;
-use super::super::sizing::{self, Sizing};
+use super::super::sizing;
 use super::Search;
 use anyhow::{Context, Result};
 use vmeter_model::run::PlannedRun;

@@ -3,8 +3,8 @@
 mod json;
 
 use super::prefetch::Gain;
+use super::proof::Proof;
 use super::result::{RestoreResult, Restored};
-use super::Proof;
 use crate::boot::report::facts::watch_fact;
 use crate::boot::report::BootReport;
 use crate::verdict::{said_once, sentence};

@@ -3,9 +3,9 @@
 use super::{spelled, Panel, SweepReport};
 use vmeter_model::sweep::{ExplainedBreak, MarginalStep, Scaling, Series, SweepBreak, SweepPoint};
 use vmeter_model::Estimate;
-use vmeter_render::document::Tone;
 use vmeter_render::quantity::{grouped, p_value, Quantity, Scale, Unit};
 use vmeter_render::table::{Cell, Column, Row, Table};
+use vmeter_render::tone::Tone;
 
 /// Phases below this share of every boot are added up at a glance.
 const SMALL: f64 = 0.005;

@@ -5,10 +5,11 @@ mod json;
 use vmeter_model::result::Envelope;
 use vmeter_model::tune::{Sameness, TuneResult, TuneStep};
 use vmeter_model::{Estimate, ResolvedOption};
-use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Tone};
+use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
 use vmeter_render::quantity::{compact_seconds, p_value, plural, ratio_interval, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
+use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// A phase below this is not shown at a glance, s.

@@ -16,7 +16,9 @@
 //! | `steal 30%` | in bursts of 2 to 5, one run in ten; counted as stolen time | a neighbour |
 //! | `rare 3% 1/20 x3` | by itself, and one in 20 takes 3 times as long | a retry, a timeout, a flush |
 
-use super::play::Scene;
+use super::number::{float, percent};
+use super::random::uniform;
+use super::scene::Scene;
 
 /// One `noise` line.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -78,10 +80,10 @@ impl Noise {
                 ))
             }
         };
-        let size = super::script::percent(size)?;
+        let size = percent(size)?;
         let more = match (wants_more, words.next()) {
             (false, None) => 0.0,
-            (true, Some(number)) => super::script::float(number)?,
+            (true, Some(number)) => float(number)?,
             _ => {
                 return Err(format!(
                     "noise {name}: expected KIND SIZE; `ar1` also takes a correlation, and \
@@ -105,7 +107,7 @@ impl Noise {
     /// `share` is `1/N` and `times` is `xTIMES`.
     fn rare(size: &str, share: &str, times: &str) -> Result<Self, String> {
         let number = |text: &str, prefix: &str| {
-            let number = text.strip_prefix(prefix).map(super::script::float);
+            let number = text.strip_prefix(prefix).map(float);
             number.unwrap_or_else(|| {
                 Err(format!("noise rare: {text:?} does not begin with {prefix}"))
             })
@@ -116,7 +118,7 @@ impl Noise {
                 "noise rare: expected 1/N and xTIMES, N at least 1 and TIMES above 0".into()
             );
         }
-        let size = super::script::percent(size)?;
+        let size = percent(size)?;
         Ok(Noise { kind: Kind::Rare, size, more: 1.0 / runs, slow: times.ln() })
     }
 
@@ -192,7 +194,7 @@ impl Draw {
     }
 
     fn uniform(&mut self) -> f64 {
-        super::play::uniform(&mut self.0)
+        uniform(&mut self.0)
     }
 
     /// Standard normal (Box, Muller 1958).

@@ -1,28 +1,13 @@
 //! Playing a script: one run, the same for the same seed and index.
 
+use super::random::uniform;
+use super::scene::Scene;
 use super::script::{Condition, Happening, Line, Script, Sum, Test};
 use vmeter_model::run::{Outcome, WatchLevel};
-use vmeter_model::{Accel, AskedAccel, Event, EventKind, MachineSpec, Moment, Ns};
+use vmeter_model::{Accel, AskedAccel, Event, EventKind, Moment, Ns};
 
 /// Name of the source, in [`SourceRecord::name`](vmeter_model::run::SourceRecord::name).
 pub const SOURCE: &str = "mock";
-
-/// One run to play.
-#[derive(Debug, Clone, Copy)]
-pub struct Scene<'a> {
-    /// The machine as asked for.
-    pub spec: &'a MachineSpec,
-    /// Its label.
-    pub label: &'a str,
-    /// Number of the run.
-    pub index: u32,
-    /// True for a warm-up.
-    pub warmup: bool,
-    /// How it is watched.
-    pub watch: WatchLevel,
-    /// Seed of the session: variations follow from it and the index.
-    pub seed: u64,
-}
 
 /// A played run.
 #[derive(Debug, Clone, PartialEq)]
@@ -355,13 +340,4 @@ fn deviation(scene: &Scene<'_>, line: u32, spread: f64) -> f64 {
     // Twelve uniform numbers have variance 1 in sum (Irwin-Hall).
     let z: f64 = (0..12).map(|_| uniform(&mut state)).sum::<f64>() - 6.0;
     (1.0 + spread * z.clamp(-CUT, CUT)).max(0.01)
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014), upper 53 bits.
-pub(super) fn uniform(state: &mut u64) -> f64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }

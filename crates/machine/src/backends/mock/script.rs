@@ -25,6 +25,7 @@
 //! `exec PID FILE`, `note TEXT`, `ready`, `shutdown`, `poweroff`; and the ends of a
 //! run: `exit STATUS`, `panic TEXT`, `fail STATUS TEXT`, `hang`.
 
+use super::number::{float, percent};
 use std::path::Path;
 use vmeter_model::Moment;
 
@@ -342,18 +343,6 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
         }
     }
     Err(format!("expected a length such as 1.5ms, found {text:?}"))
-}
-
-pub(super) fn percent(text: &str) -> Result<f64, String> {
-    let number = text.trim().strip_suffix('%').ok_or("expected a percentage such as 1.5%")?;
-    Ok(float(number)? / 100.0)
-}
-
-pub(super) fn float(text: &str) -> Result<f64, String> {
-    match text.trim().parse::<f64>() {
-        Ok(n) if n.is_finite() && n >= 0.0 => Ok(n),
-        _ => Err(format!("expected a number that is not negative, found {text:?}")),
-    }
 }
 
 fn integer(text: &str) -> Result<i32, String> {

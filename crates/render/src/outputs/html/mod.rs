@@ -10,9 +10,10 @@ mod svg;
 
 pub use markup::{escape, harmless, Harmless, Markup};
 
-use crate::document::{Block, Detail, Fact, Node, Notice, NoticeKind, Outline, Tone};
+use crate::document::{Block, Detail, Fact, Node, Notice, NoticeKind, Outline};
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
+use crate::tone::Tone;
 use crate::{markup, Output, Report, ReportError, EXPORT};
 use std::io::Write;
 

@@ -2,9 +2,9 @@
 
 use super::screen::{Ink, Line, Screen};
 use crate::chart::{ticks, Chart, Lane, Segment, Strip, Strips};
-use crate::document::Tone;
 use crate::palette::Colour;
 use crate::quantity::{compact_seconds, Unit};
+use crate::tone::Tone;
 use std::io::{self, Write};
 use vmeter_base::seconds;
 

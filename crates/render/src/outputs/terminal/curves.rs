@@ -3,7 +3,7 @@
 use super::chart::{axis, name_column};
 use super::screen::{Ink, Line, Screen};
 use crate::chart::{Curve, Curves};
-use crate::document::Tone;
+use crate::tone::Tone;
 use std::io::{self, Write};
 
 /// Lines of each curve.

@@ -10,9 +10,10 @@ mod table;
 
 pub use screen::{ColorChoice, Screen};
 
-use crate::document::{Block, Detail, Fact, Heading, Node, Notice, NoticeKind, Outline, Tone};
+use crate::document::{Block, Detail, Fact, Heading, Node, Notice, NoticeKind, Outline};
 use crate::table::Table;
 use crate::text::Safe;
+use crate::tone::Tone;
 use crate::{Document, Output, Report, ReportError};
 use screen::{Ink, Line};
 use std::io::{self, Write};

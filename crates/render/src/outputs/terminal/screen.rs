@@ -1,8 +1,8 @@
 //! What a terminal can show, and lines that are safe to send to it.
 
-use crate::document::Tone;
 use crate::palette::{Colour, Group};
 use crate::text::{neutralise, Safe};
+use crate::tone::Tone;
 use std::io::{self, IsTerminal, Write};
 
 /// `--color`.

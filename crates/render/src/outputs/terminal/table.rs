@@ -2,10 +2,10 @@
 //! least needed left out when the terminal is narrow.
 
 use super::screen::{Ink, Line, Screen};
-use crate::document::Tone;
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
 use crate::text::Safe;
+use crate::tone::Tone;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 

@@ -2,29 +2,8 @@
 //! it, and the request from VMEXIT to VMENTRY.
 
 use crate::ops::Access;
+use crate::walk::vcpu::{VcpuExit, VcpuRequest};
 use crate::walk::{At, Open, Took};
-
-/// A VMEXIT, as xenalyze times it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcpuExit {
-    /// Reason, in the processor's own numbering.
-    pub reason: u32,
-    /// How long it took.
-    pub took: Took,
-    /// What its first handler record says that it was for.
-    pub access: Option<Access>,
-}
-
-/// A request that a vCPU waited for, from VMEXIT to VMENTRY.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcpuRequest {
-    /// Its begin.
-    pub open: Open,
-    /// How long it took.
-    pub took: Took,
-    /// What was asked for first.
-    pub access: Option<Access>,
-}
 
 /// Which record decides where a VMEXIT's time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

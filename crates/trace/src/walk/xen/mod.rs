@@ -10,15 +10,12 @@
 mod exits;
 
 use super::interval::At;
+use super::vcpu::{VcpuId, VcpuSpan, RUNSTATES};
 use super::visitor::{Ends, Visitor};
 use crate::ops::xen::{BLOCKED, OFFLINE, RUNNABLE, RUNNING};
 use crate::ops::{Access, XenOp};
 use exits::Exits;
-pub use exits::{VcpuExit, VcpuRequest};
 use std::collections::BTreeMap;
-
-/// A vCPU: domain and number.
-pub type VcpuId = (u16, u16);
 
 /// Domain of the idle vCPUs.
 pub const IDLE_DOMAIN: u16 = 32767;
@@ -27,42 +24,9 @@ const LOST: u8 = 4;
 const QUEUED: u8 = 5;
 const INIT: u8 = 6;
 
-/// Names of a vCPU's runstates, by number.
-pub const RUNSTATES: [&str; 7] =
-    ["running", "runnable", "blocked", "offline", "lost", "queued", "init"];
-
-/// Names of the ways to become runnable.
-pub const WAYS: [&str; 3] = ["wake", "preempt", "other"];
-
-/// Names of a domain's runstates, from its vCPUs' together.
-pub const DOMAIN_RUNSTATES: [&str; 7] = [
-    "blocked",
-    "partial run",
-    "full run",
-    "partial contention",
-    "concurrency_hazard",
-    "full_contention",
-    "lost",
-];
-
 /// More domains or vCPUs than this are not told apart.
 const MAX_VCPUS: usize = 1 << 14;
 const MAX_CPUS: usize = 1 << 12;
-
-/// A stretch of one runstate, until now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VcpuSpan {
-    /// Runstate, as an index of [`RUNSTATES`].
-    pub state: u8,
-    /// From, ticks; as `end` if it is not known.
-    pub start: u64,
-    /// To.
-    pub end: u64,
-    /// How it became runnable, as an index of [`WAYS`].
-    pub way: usize,
-    /// The runstate that follows.
-    pub next: u8,
-}
 
 /// One vCPU.
 #[derive(Debug, Clone)]
