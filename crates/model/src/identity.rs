@@ -1,7 +1,12 @@
 //! What the name of a span says it is: `unit a.service` is the unit `a.service`.
 
-use crate::span::{TIMED_OUT, UNFINISHED};
 use std::fmt;
+
+/// What the name of a span ends with that was still going on when the run ended.
+pub const UNFINISHED: &str = ", unfinished";
+
+/// What the name of a unit's span ends with that nobody waits for any more since its time was up.
+pub const TIMED_OUT: &str = ", timed out";
 
 macro_rules! kinds {
     ($($kind:ident = $word:literal),+ $(,)?) => {

@@ -16,12 +16,6 @@ pub const OBSERVE: &str = "vmeter:observe";
 /// The name of the time after the VMM's end, until what started it ends as well: no part of a boot.
 pub const AFTER: &str = "launcher:after";
 
-/// What the name of a span ends with that was still going on when the run ended.
-pub const UNFINISHED: &str = ", unfinished";
-
-/// What the name of a unit's span ends with that nobody waits for any more since its time was up.
-pub const TIMED_OUT: &str = ", timed out";
-
 /// Counts of one run by name: `pci_config_reads`, `guest_insns`, `console_bytes`, …
 pub type Counts = BTreeMap<String, u64>;
 

@@ -6,7 +6,8 @@
 //! beside the tree. At the end the gaps are filled: with `unattributed`, or with
 //! the name of the work where the parent itself says what runs in its gaps.
 
-use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
+use vmeter_model::identity::UNFINISHED;
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Identity, Ns, Span};
 
 /// What the gaps between a span's children are.

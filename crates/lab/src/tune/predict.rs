@@ -3,7 +3,8 @@
 use crate::findings::catalogue::Part;
 use std::collections::HashSet;
 use vmeter_model::event::EventKind;
-use vmeter_model::span::{UNATTRIBUTED, UNFINISHED};
+use vmeter_model::identity::UNFINISHED;
+use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Event, Timeline};
 use vmeter_timeline::names::is_called;
