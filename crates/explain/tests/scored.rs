@@ -60,7 +60,7 @@ fn reads_well(name: &str, result: &ExplainResult) {
         assert!(flat.matches(once).count() <= 1, "{name}:\n{screen}");
         assert!(!flat.contains("cycles"), "{name}:\n{screen}");
         let placed = finding.chain.iter().any(|link| !link.evidence.events.is_empty());
-        assert!(!placed || flat.contains("see +"), "{name}:\n{screen}");
+        assert!(!placed || flat.contains("after the trace's first event"), "{name}:\n{screen}");
     }
 }
 

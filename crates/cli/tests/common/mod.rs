@@ -112,16 +112,15 @@ impl Lab {
     }
 }
 
-/// True for a command that measures more than a played machine, or than instructions. Where boots
-/// are not timed, what a session is resumed with was played as well.
+/// True for a command that has the host for itself: what it measures is checked. Where boots are not
+/// timed, only what measures the host's KVM is.
 fn is_measured(arguments: &[&str]) -> bool {
     const READ: [&str; 9] =
         ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
     let has = |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
     match arguments.first() {
         _ if has(&["mock", "icount"]) => false,
-        _ if !crate::BOOTS_ALONE && has(&["--resume"]) => false,
-        Some(&"boot" | &"range") => crate::BOOTS_ALONE,
+        Some(word) if !crate::BOOTS_ALONE => ["irq", "dirty"].contains(word),
         Some(word) if READ.contains(word) => arguments.iter().any(|w| ["--", "record"].contains(w)),
         word => word.is_some_and(|word| !word.starts_with('-')),
     }
