@@ -328,12 +328,15 @@ mod tests {
         );
         // Machine for machine what it is: nothing else is changed.
         assert_eq!(menu.timed.len(), expected.len() + 1);
+        let one = asked(&[&line[..2], &line[4..], &["console=ttyS0"]].concat(), true);
+        let found = applicable(&one);
+        assert!(found.contains(&"lock-prefixes") && !found.contains(&"tsc-reliable"), "{found:?}");
     }
 
     #[test]
     fn what_a_command_line_does_not_have_is_said() {
         let line = ["qemu-system-x86_64", "-kernel", "k", "-bios", "qboot.rom", "-append"];
-        let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1";
+        let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1 noreplace-smp";
         for quiet in [words.to_owned(), words.replace("quiet", "loglevel=0")] {
             let menu = asked(&[&line[..], &[&quiet]].concat(), true);
             assert_eq!(applicable(&menu), Vec::<&str>::new());
