@@ -211,8 +211,10 @@ impl OwnMachine {
     pub fn smp(&self) -> u32 {
         let values = argv::values(&self.argv, "smp");
         let Some(value) = values.last() else { return 1 };
-        let first = value.split(',').next().unwrap_or_default();
-        first.trim_start_matches("cpus=").parse().unwrap_or(1)
+        let parts = || value.split(',').map(|part| part.split_once('=').unwrap_or(("cpus", part)));
+        let number = |key: &str| parts().find(|(k, _)| *k == key)?.1.parse::<u32>().ok();
+        let shape = ["sockets", "dies", "clusters", "cores", "threads"];
+        number("cpus").unwrap_or_else(|| shape.into_iter().filter_map(number).product())
     }
 }
 
@@ -328,12 +330,15 @@ mod tests {
         );
         // Machine for machine what it is: nothing else is changed.
         assert_eq!(menu.timed.len(), expected.len() + 1);
+        let one = asked(&[&line[..2], &line[4..], &["console=ttyS0"]].concat(), true);
+        let found = applicable(&one);
+        assert!(found.contains(&"lock-prefixes") && !found.contains(&"tsc-reliable"), "{found:?}");
     }
 
     #[test]
     fn what_a_command_line_does_not_have_is_said() {
         let line = ["qemu-system-x86_64", "-kernel", "k", "-bios", "qboot.rom", "-append"];
-        let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1";
+        let words = "quiet tsc=reliable cryptomgr.notests 8250.nr_uarts=1 noreplace-smp";
         for quiet in [words.to_owned(), words.replace("quiet", "loglevel=0")] {
             let menu = asked(&[&line[..], &[&quiet]].concat(), true);
             assert_eq!(applicable(&menu), Vec::<&str>::new());

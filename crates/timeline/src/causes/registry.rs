@@ -46,6 +46,7 @@ causes! {
     CONSOLE_LOG = "console-log", "the kernel prints its log on a console";
     FTRACE_INIT = "ftrace-init", "initialisation of ftrace";
     CALIBRATION = "calibration", "the kernel calibrates its delay loop";
+    LOCK_PREFIXES = "lock-prefixes", "the kernel patches the LOCK prefixes of its code";
     ACPI_OFF = "acpi-off", "ACPI";
     VCPUS = "vcpus", "several vCPUs";
     TSC_RELIABLE = "tsc-reliable", "comparing the TSCs of vCPUs";

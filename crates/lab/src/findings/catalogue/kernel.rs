@@ -1,7 +1,7 @@
 //! The kernel, by its command line, and how it is entered.
 
 use super::{files, Finding, Pair, Part, Remedy, UserChange, UserRemedy};
-use crate::findings::change::Change::{Kernel, Machine};
+use crate::findings::change::Change::{Kernel, Machine, Smp};
 use vmeter_model::findings::Price;
 use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry;
@@ -57,6 +57,30 @@ pub(super) const FTRACE: Finding = Finding {
     price: Price::Kernel,
     remedy: "a kernel without CONFIG_FUNCTION_TRACER",
     user_remedy: UserRemedy::Never("it takes another kernel"),
+};
+
+// arch/x86/kernel/alternative.c, alternative_instructions(): only where one CPU is present, or maxcpus=
+// allows no more.
+pub(super) const LOCK_PREFIXES: Finding = Finding {
+    cause: registry::LOCK_PREFIXES,
+    what: "with one vCPU, the kernel looks for each LOCK prefix in its code and replaces it",
+    published: "not named",
+    stand_in: "",
+    expected: &["kernel:mitigations-and-alternatives"],
+    contrasts: &[Pair::of(&[Smp(1)], &[Smp(1), Kernel("noreplace-smp")])],
+    price: Price::KernelParameter,
+    remedy: "noreplace-smp (with -smp 1)",
+    user_remedy: UserRemedy::Remedy(Remedy {
+        absent: |machine| {
+            let several = machine.smp() > 1;
+            let why = several.then(|| "it has several vCPUs".to_owned());
+            why.or_else(|| machine.says("noreplace-smp"))
+        },
+        changes: &[UserChange::Kernel("noreplace-smp")],
+        gives_up: "atomic instructions without the LOCK prefix",
+        predicts: &[Part::Span("kernel:mitigations-and-alternatives", 0.0, 0.7)],
+        ..Remedy::FREE
+    }),
 };
 
 pub(super) const CRYPTO_TESTS: Finding = Finding {

@@ -132,6 +132,7 @@ pub(crate) const CATALOGUE: &[&Finding] = &[
     &console::QUIET,
     &kernel::ENTRY,
     &kernel::FTRACE,
+    &kernel::LOCK_PREFIXES,
     &kernel::ACPI_OFF,
     &cpus::VCPUS,
     &cpus::TSC_RELIABLE,
