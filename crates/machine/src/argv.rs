@@ -131,9 +131,9 @@ pub fn has(argv: &[OsString], name: &str) -> bool {
 }
 
 /// The guest's memory that a command line asks for, MiB: `-m 2G`, `-m size=2G,slots=2`,
-/// `--memory size=2G`. Without a unit QEMU means MiB (qemu(1)).
+/// `--memory size=2G`, `--mem 2048` (crosvm, kvmtool). Without a unit all mean MiB (qemu(1)).
 pub fn memory_mib(argv: &[OsString]) -> Option<u64> {
-    let all = ["m", "memory"].map(|option| values(argv, option));
+    let all = ["m", "mem", "memory"].map(|option| values(argv, option));
     let value = all.into_iter().flatten().next_back()?;
     let value = value
         .split(',')
@@ -283,6 +283,7 @@ mod tests {
         assert_eq!(of("qemu -m 2G,slots=2,maxmem=4G"), Some(2048));
         assert_eq!(of("qemu -m slots=2,size=1GiB"), Some(1024));
         assert_eq!(of("cloud-hypervisor --memory size=256M,shared=on"), Some(256));
+        assert_eq!(of("crosvm run --mem size=512 vmlinux"), Some(512));
         assert_eq!(of("qemu -m x"), None);
         assert_eq!(of("qemu -kernel k"), None);
     }
