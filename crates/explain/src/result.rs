@@ -128,10 +128,16 @@ impl Severity {
     /// Severity by the share of the traced time that would be saved: 15 % is beyond what
     /// runs of one machine differ by, 5 % is what a comparison of two runs still shows.
     pub fn of_share(share: f64) -> Severity {
-        match share {
-            s if s >= 0.15 => Severity::High,
-            s if s >= 0.05 => Severity::Medium,
-            _ => Severity::Low,
+        let mut reached = [Severity::High, Severity::Medium].into_iter();
+        reached.find(|s| share >= s.least_share()).unwrap_or(Severity::Low)
+    }
+
+    /// From which share of the traced time on it is given, if nothing limits it.
+    pub fn least_share(self) -> f64 {
+        match self {
+            Severity::High => 0.15,
+            Severity::Medium => 0.05,
+            Severity::Low => 0.0,
         }
     }
 

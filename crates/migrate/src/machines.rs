@@ -13,7 +13,7 @@ use vmeter_model::{Accel, MachineSpec};
 pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateError> {
     let refuse = |what: &str, why: &str| Err(MigrateError::Usage(format!("{what}: {why}")));
     let own = "vmeter migrates its own guest, which it loads instead of the firmware";
-    if spec.vmm.as_deref() == Some("mock") {
+    if spec.is_played() {
         return refuse(
             "--vmm mock",
             "this VMM runs no real guest that vmeter could migrate; use qemu or the path of a \

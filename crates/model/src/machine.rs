@@ -88,3 +88,10 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub vmm_arg: Vec<String>,
 }
+
+impl MachineSpec {
+    /// True for a machine that is played from a script (`--vmm mock`): nothing runs.
+    pub fn is_played(&self) -> bool {
+        self.vmm.as_deref() == Some("mock")
+    }
+}

@@ -167,9 +167,8 @@ fn words(finding: &Finding) -> String {
     let modifier = finding.modifier.map(|modifier| format!(", {}", modifier.name()));
     let modifier = modifier.unwrap_or_default();
     let saves = match finding.severity {
-        Severity::High => " (could save 15 % or more)",
-        Severity::Medium => " (could save 5 % or more)",
-        Severity::Low => "",
+        Severity::Low => String::new(),
+        severity => format!(" (could save {:.0} % or more)", 100.0 * severity.least_share()),
     };
     format!("{}{modifier}, {} severity{saves}", finding.kind.name(), finding.severity.name())
 }

@@ -39,6 +39,10 @@ impl<'a> IrqReport<'a> {
         self.result.fit.iter().find(|fit| fit.strategy == strategy)
     }
 
+    fn total(&self, strategy: IrqStrategy) -> Option<&IrqTotal> {
+        self.result.totals.iter().find(|total| total.strategy == strategy)
+    }
+
     /// The fastest against its baseline, and how both grow.
     fn answer(&self) -> String {
         let totals = &self.result.totals;
@@ -60,7 +64,7 @@ impl<'a> IrqReport<'a> {
             });
             return times.collect::<Vec<_>>().join(" ");
         };
-        let slowest = totals.iter().find(|other| other.strategy == baseline).map(time);
+        let slowest = self.total(baseline).map(time);
         let mut text = format!(
             "For {vfs} VFs x {vectors} vectors, {} takes {} and {baseline} takes {} (medians). \
                 Round by round, {baseline} takes {} times as long (Hodges-Lehmann).",
@@ -155,8 +159,7 @@ impl<'a> IrqReport<'a> {
 
     /// With as many decimals as the column's total needs.
     fn milliseconds(&self, strategy: IrqStrategy, value: f64) -> String {
-        let total = self.result.totals.iter().find(|t| t.strategy == strategy);
-        let decimals = match total.map_or(0.0, |t| t.milliseconds) {
+        let decimals = match self.total(strategy).map_or(0.0, |t| t.milliseconds) {
             t if t >= 1000.0 => 0,
             t if t >= 100.0 => 1,
             t if t >= 10.0 => 2,
@@ -304,10 +307,7 @@ impl<'a> IrqReport<'a> {
             _ => Some("-".into()),
         }));
         table.row(line("KVM_SET_GSI_ROUTING", &|a| seconds(a.commit_s)));
-        table.row(line("all, untraced median", &|a| {
-            let total = self.result.totals.iter().find(|t| t.strategy == a.strategy);
-            total.map(time)
-        }));
+        table.row(line("all, untraced median", &|a| self.total(a.strategy).map(time)));
         table.row(line("commits", &|a| Some(a.commits.to_string())));
         for name in part_names(anatomy) {
             let share = |a: &IrqAnatomy| {
@@ -321,8 +321,7 @@ impl<'a> IrqReport<'a> {
 
     /// What limits an anatomy whose traced run took another time than the untraced runs.
     fn unlike(&self, anatomy: &IrqAnatomy) -> String {
-        let total = self.result.totals.iter().find(|t| t.strategy == anatomy.strategy);
-        let untraced = total.map_or(0.0, |total| total.milliseconds / 1e3);
+        let untraced = self.total(anatomy.strategy).map_or(0.0, |total| total.milliseconds / 1e3);
         let traced = anatomy.irqfd_s + anatomy.commit_s;
         if untraced <= 0.0 || (1.0 / UNLIKE..=UNLIKE).contains(&(traced / untraced)) {
             return String::new();

@@ -19,7 +19,7 @@ pub(crate) struct MachineBuilder<'a> {
 impl MachineBuilder<'_> {
     /// True if the machine is played from a script: nothing needs to be there.
     pub fn is_mock(&self) -> bool {
-        self.base.vmm.as_deref() == Some("mock")
+        self.base.is_played()
     }
 
     /// The back end's name.

@@ -185,7 +185,7 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static Finding>> {
 fn how_long(boots: usize, machines: usize, spec: &MachineSpec) -> String {
     let boots_of = plural(boots as u64, "boot");
     let machines = plural(machines as u64, "machine");
-    if spec.vmm.as_deref() == Some("mock") {
+    if spec.is_played() {
         return format!("{boots_of} of {machines}, all simulated (--vmm mock)");
     }
     let minutes = (boots as f64 * USUAL_BOOT_S / 60.0).ceil();

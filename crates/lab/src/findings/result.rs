@@ -184,7 +184,9 @@ impl<'a> Runs<'a> {
             None => self.exact_part(a, &planned.expected),
         });
         // Counted and not timed: there is nothing to test.
-        let unseen = planned.without.is_none() && saving.iter().all(|s| *s == 0.0);
+        let samples_s: Vec<(f64, f64)> =
+            with.iter().copied().zip(without.iter().copied()).collect();
+        let unseen = is_unseen(planned.without.as_deref(), &samples_s);
         let matters = exact.as_ref().is_some_and(|exact| exact.saving_s >= PART_MATTERS_S);
         let p_value = if unseen && matters { f64::NAN } else { decision.p_value };
         let unit = planned.units.as_ref().map(|(units, name)| (name.clone(), per(found, *units)));
@@ -206,7 +208,7 @@ impl<'a> Runs<'a> {
             unit,
             exits_per_unit: self.exits_per_unit(planned),
             exact,
-            samples_s: with.into_iter().zip(without).collect(),
+            samples_s,
             saves: decision.saves,
             costs: decision.costs,
         }
@@ -289,8 +291,7 @@ impl<'a> Runs<'a> {
         if let Some(why) = all.iter().find_map(|contrast| self.differ(contrast)) {
             return (FindingVerdict::Inapplicable, why);
         }
-        let unseen = |c: &Contrast| c.without.is_none() && c.found.ci95 == [0.0, 0.0];
-        if unseen(first) && !first.p_value.is_nan() {
+        if is_unseen(first.without.as_deref(), &first.samples_s) && !first.p_value.is_nan() {
             let why = format!(
                 "no boot of this machine shows time in {}",
                 planned.contrasts.first().map_or(String::new(), |c| c.expected.join(", "))
@@ -362,6 +363,11 @@ impl<'a> Runs<'a> {
         (!known.is_empty())
             .then(|| ConsoleShare { bytes: estimate(&bytes), share: estimate(&shares) })
     }
+}
+
+/// True for a part of a boot that took no time in any boot.
+fn is_unseen(without: Option<&str>, samples_s: &[(f64, f64)]) -> bool {
+    without.is_none() && samples_s.iter().all(|(with, without)| with == without)
 }
 
 fn per(of: vmeter_model::Estimate, units: f64) -> vmeter_model::Estimate {

@@ -235,7 +235,7 @@ fn inventory(state: &State<'_>) -> Vec<InventoryItem> {
 /// The argv to run.
 fn command(machine: &SessionMachine) -> Vec<String> {
     let spec = &machine.spec;
-    if !spec.command.is_empty() || spec.vmm.as_deref() != Some("mock") {
+    if !spec.command.is_empty() || !spec.is_played() {
         return machine.argv.clone();
     }
     let append = spec.append.iter().flat_map(|words| ["-append".to_owned(), words.clone()]);

@@ -39,7 +39,7 @@ impl Backend for Mock {
     }
 
     fn accepts(&self, spec: &MachineSpec) -> bool {
-        spec.vmm.as_deref() == Some("mock")
+        spec.is_played()
     }
 
     fn describe(&self, request: &Request<'_>) -> Result<Machine, MachineError> {

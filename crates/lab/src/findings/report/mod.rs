@@ -42,7 +42,7 @@ impl<'a> FindingsReport<'a> {
             0 => String::new(),
             n => format!(", {n} not measured yet"),
         };
-        let simulated = match self.result.machine.argv.first().is_some_and(|vmm| vmm == "mock") {
+        let simulated = match self.result.machine.spec.is_played() {
             true => " (all boots are simulated: --vmm mock)",
             false => "",
         };
