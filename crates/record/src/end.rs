@@ -404,8 +404,8 @@ fn and_left(exit: &Exit, what: &str) -> String {
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
         said += &format!(
-            "{LEFT}vmeter also ended {ended}: its launcher was still running, so {ended} was \
-                still part of the run"
+            "{LEFT}vmeter also ended {ended}, which was still part of the run, because the \
+                launcher of {ended} was still running"
         );
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {
