@@ -317,7 +317,10 @@ fn note_dropped(notes: &mut Vec<String>, selections: [&Selection; 2]) {
     dropped.sort();
     dropped.dedup();
     if !dropped.is_empty() {
-        notes.push(format!("blacklisted modules, and what needs them: {}", dropped.join(", ")));
+        notes.push(format!(
+            "left out, because they are blacklisted or need a blacklisted module: {}",
+            dropped.join(", ")
+        ));
     }
 }
 

@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// The package manager knows no such kernel.
     #[error(
-        "apt knows no package {package}: its lists may be missing or old; \
+        "apt knows no package {package}: apt's lists may be missing or old; \
          type `sudo apt-get update` and try again, or name a .deb file"
     )]
     UnknownPackage {
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// Modules were asked for without saying of which kernel.
     #[error(
-        "modules were requested, but no kernel is cached to take them from: fetch one with \
+        "the cache has no kernel to take modules or a configuration from: fetch a kernel with \
         `vmeter kernel fetch`"
     )]
     NoModules,

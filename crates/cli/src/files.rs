@@ -12,21 +12,22 @@ use std::path::{Path, PathBuf};
 use vmeter_session::failure::usage;
 use vmeter_session::folder::check_output;
 
-/// Options that name a file to write, beside `--export-…`.
+/// Options that name a file to write, besides `--export-…`.
 const OUTPUTS: [&str; 3] = ["output_file", "out", "prefetch_list"];
 
 /// A value of the command line.
 struct Value {
-    /// As it was typed before the value: `--mtree`, `FILE`.
+    /// The name of the option, e.g. `--mtree`, or of the positional argument, e.g. `FILE`.
     option: String,
     text: OsString,
     is_output: bool,
-    /// A word of somebody else's command line.
+    /// True for a word after `--`: it belongs to a command line that vmeter only starts.
     is_foreign: bool,
 }
 
 impl Value {
-    /// The regular files that it names: as a whole, or as a part of `file=disk.img,format=raw`.
+    /// The regular files that the value names. The whole value can be a path, or a part of it, e.g.
+    /// in `file=disk.img,format=raw`.
     fn files(&self) -> Vec<(PathBuf, Metadata)> {
         if self.text == "-" {
             let stdin = PathBuf::from("/dev/stdin");
@@ -47,10 +48,10 @@ fn is_same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Refuses an output that is an input, another output, or a saved session's.
+/// Refuses an output file that is also an input, another output, or a file of a saved session.
 ///
 /// # Errors
-/// Class usage.
+/// A usage error.
 pub fn check(command: &Command, matches: &ArgMatches) -> Result<()> {
     let values = values(command, matches);
     let (outputs, inputs): (Vec<_>, Vec<_>) = values.into_iter().partition(|v| v.is_output);
@@ -100,7 +101,7 @@ fn place(path: &OsString) -> PathBuf {
     path.canonicalize().ok().or_else(in_folder).unwrap_or(path)
 }
 
-/// All that was typed, of the command and its subcommand.
+/// All values that the user typed, for the command and its subcommand.
 fn values(mut command: &Command, mut matches: &ArgMatches) -> Vec<Value> {
     let mut values = Vec::new();
     let mut seen = Vec::new();

@@ -45,7 +45,7 @@ const SCREENS: &[Screen] = &[
     screen(
         "bench",
         &[
-            ("vs", "Compare a machine with these options changed"),
+            ("vs", "Compare with a machine that differs in SPEC"),
             ("detect", "Make enough runs to detect a PCT % difference"),
             ("fail-if-slower", "Exit 1 if a machine is slower by more than PCT %"),
             ("machine", "q35, pc, microvm or pvh [default: q35]"),
@@ -125,12 +125,12 @@ const SCREENS: &[Screen] = &[
         "restore",
         &[
             ("create", "Command that makes the snapshot in {image}"),
-            ("restore", "Command that starts a VMM from it"),
+            ("restore", "Command that restores the snapshot"),
             ("ready", "The guest's first answer, line:REGEX"),
             ("method", "loadvm, incoming, shared, mapped-ram"),
             ("cold", "Drop the snapshot from the page cache first"),
             ("concurrency", "Start N at once, e.g. 1,2,4,8"),
-            ("no-boot", "Boot no machine to compare with"),
+            ("no-boot", "Skip the boots for comparison"),
             ("runs", "Measured restores of each way [default: 10]"),
             ("long", "Show all tables"),
         ],
@@ -153,8 +153,8 @@ const SCREENS: &[Screen] = &[
         &[
             (
                 "older-than",
-                "Remove sessions that began before a date, or longer ago than an age \
-                such as 90d",
+                "Remove sessions that began before a date, or that are older than \
+                e.g. 90d",
             ),
             ("dry-run", "Only print what would be removed"),
         ],
@@ -216,9 +216,9 @@ const SCREENS: &[Screen] = &[
     screen(
         "memory",
         &[
-            ("root", "Roots side by side: initramfs, dax, virtio-blk"),
+            ("root", "Roots to compare: initramfs, dax, virtio-blk"),
             ("read", "MiB that the guest reads [default: 64]"),
-            ("vs", "Compare a machine with these options changed"),
+            ("vs", "Compare with a machine that differs in SPEC"),
             ("runs", "Measured boots of each machine [default: 3]"),
         ],
         &["vmeter memory --root dax,virtio-blk", "vmeter memory --vs '--memory 256'"],
@@ -322,7 +322,7 @@ const SCREENS: &[Screen] = &[
         "kernel build",
         &[
             ("config", "debian, custom or minimal"),
-            ("from", "Saved boot; custom omits its slow initcalls"),
+            ("from", "Boot of the full kernel, for --config custom"),
             ("source", "Sources [default: Debian's linux-source]"),
             ("jobs", "Compilers at once [default: one per CPU]"),
         ],
@@ -344,7 +344,7 @@ const SCREENS: &[Screen] = &[
     screen(
         "doctor",
         &[
-            ("aa", "Boot one machine against itself"),
+            ("aa", "Compare one machine with itself"),
             (
                 "clean",
                 "Remove leftovers of killed \
@@ -355,7 +355,7 @@ const SCREENS: &[Screen] = &[
     ),
 ];
 
-/// Closes the long help of `vmeter` itself.
+/// The text at the end of the long help of `vmeter` itself.
 const ROOT: &str = "\
 Every command takes --export-FORMAT FILE (json, csv, markdown, html, text; perfetto if there is a \
     timeline), --color, -q and -v. `vmeter COMMAND -h` shows the main options, `--help` all. \

@@ -1,7 +1,7 @@
 //! The `vmeter` command: arguments to `vmeter-lab`, results to `vmeter-render`, and
 //! nothing else.
 
-/// As the standard library's, but a reader that has gone (`2>&1 | head -1`) is no panic.
+/// As `std::eprint!`, but does not panic if the reader has closed the pipe (`2>&1 | head -1`).
 macro_rules! eprint {
     ($($what:tt)*) => {{
         use std::io::Write as _;
@@ -9,7 +9,7 @@ macro_rules! eprint {
     }};
 }
 
-/// As [`eprint`], with the end of the line.
+/// As [`eprint`], with a newline at the end.
 macro_rules! eprintln {
     ($($what:tt)*) => {{
         use std::io::Write as _;
@@ -47,8 +47,8 @@ fn main() -> ExitCode {
     status
 }
 
-/// Where `ulimit -s` leaves less than this, the work is done by a thread that has more: an
-/// overflow has no message.
+/// If `ulimit -s` allows a smaller stack than this, vmeter works in a thread with a larger stack. A
+/// stack overflow would end vmeter without a message.
 const STACK: u64 = 4 << 20;
 
 fn with_enough_stack(work: fn() -> ExitCode) -> ExitCode {
@@ -101,7 +101,7 @@ fn vmeter() -> ExitCode {
     }
 }
 
-/// An error with its causes, but for those that it says itself.
+/// An error and its causes. The text names no cause twice.
 fn said(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
         match (text.is_empty(), text.contains(&cause)) {

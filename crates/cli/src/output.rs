@@ -38,12 +38,12 @@ pub enum Color {
     Never,
 }
 
-/// The exports asked for: the outputs make the options, so that none can lack its own.
+/// The exports that the user asked for. Each output adds its own option, so no output lacks one.
 #[derive(Clone, Default)]
 pub struct Exports(Vec<(&'static dyn vmeter_render::Output, Target)>);
 
 impl Exports {
-    /// True if one by an output with one of these names is among them.
+    /// True if the user asked for an export whose output has one of these names.
     pub fn any_of(&self, names: &[&str]) -> bool {
         self.0.iter().any(|(output, _)| names.contains(&output.name()))
     }
@@ -100,7 +100,7 @@ impl FromArgMatches for Exports {
 /// Refuses, before anything is run, an export that could not be written.
 ///
 /// # Errors
-/// The path and the reason; two exports for standard output.
+/// An export that cannot be written, with its path and the reason; two exports to standard output.
 pub fn check(output: &Output) -> anyhow::Result<()> {
     let exports = &output.exports.0;
     if exports.iter().filter(|(_, target)| *target == Target::Stdout).count() > 1 {
@@ -112,10 +112,10 @@ pub fn check(output: &Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As [`check`], of a command whose results have no timeline.
+/// As [`check`], for a command whose results have no timeline.
 ///
 /// # Errors
-/// As [`check`]; an output that shows timelines.
+/// As [`check`]; an export that needs a timeline.
 pub fn check_timeless(output: &Output, command: &str) -> anyhow::Result<()> {
     if let Some((to, _)) = output.exports.0.iter().find(|(to, _)| to.needs_timeline()) {
         let (output, command) = (to.name(), command.to_owned());
@@ -127,12 +127,12 @@ pub fn check_timeless(output: &Output, command: &str) -> anyhow::Result<()> {
 /// Refuses a file that cannot be written.
 ///
 /// # Errors
-/// Class usage.
+/// A usage error.
 pub fn check_target(target: &Target) -> anyhow::Result<()> {
     vmeter_render::check_writable(target).map_err(usage)
 }
 
-/// True when an export takes standard output, so that nothing else may.
+/// True if an export goes to standard output. vmeter must then print nothing else there.
 pub fn stdout_is_taken(output: &Output) -> bool {
     output.exports.0.iter().any(|(_, target)| *target == Target::Stdout)
 }
@@ -140,7 +140,7 @@ pub fn stdout_is_taken(output: &Output) -> bool {
 /// Writes the exports.
 ///
 /// # Errors
-/// When one cannot be written; the others before it are.
+/// If an export cannot be written. The exports before it have then been written.
 pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
     for (to, target) in &output.exports.0 {
         match vmeter_render::export(*to, target, report) {
@@ -152,7 +152,7 @@ pub fn export(output: &Output, report: &dyn Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The report's idea of when to colour.
+/// The same choice as a `ColorChoice` of `vmeter_render`.
 fn color(color: Color) -> vmeter_render::ColorChoice {
     match color {
         Color::Auto => vmeter_render::ColorChoice::Auto,
@@ -161,7 +161,7 @@ fn color(color: Color) -> vmeter_render::ColorChoice {
     }
 }
 
-/// Prints any report to the terminal, unless an export has standard output.
+/// Prints any report to the terminal, unless an export goes to standard output.
 ///
 /// # Errors
 /// When standard output cannot be written; a closed pipe is no error.
@@ -190,7 +190,7 @@ pub fn show(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<
     export(out, report.as_ref())
 }
 
-/// As [`show`], with the status of the command that measured it.
+/// As [`show`], and returns the exit status of the command that measured the result.
 ///
 /// # Errors
 /// As [`show`].

@@ -216,7 +216,7 @@ fn killed_half_way_and_resumed_it_repeats_nothing_and_is_read_like_any_session()
     for (arguments, named) in [
         (&["dirty", "--resume", dir, "--hz", "3"][..], "--hz"),
         (&["dirty", "--resume", dir, "--runs", "2", "--seed", "5"], "--seed, --runs"),
-        (&["merge", dir, dir], "vmeter dirty: it measures its trackers in turn"),
+        (&["merge", dir, dir], "vmeter dirty: the session measures its trackers in turn"),
         (&["diff", dir, dir], "vmeter dirty: its runs are passes"),
         (&["boot", "--resume", dir], "vmeter dirty --resume"),
     ] {

@@ -291,7 +291,7 @@ fn the_time_of_a_vmm_that_failed_is_no_boot_time() {
         "{}",
         ran.stdout
     );
-    assert!(ran.stderr.contains("(exit status 1); vmeter does not repeat it"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("(exit status 1); vmeter skips the remaining"), "{}", ran.stderr);
 }
 
 /// Firmware that finds nothing to boot waits for ever: the run ends when it says so.
@@ -439,6 +439,6 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
     let said = ran.stdout + &ran.stderr;
-    assert!(said.contains("have changed meanwhile") && said.contains(text(&vmm)), "{said}");
+    assert!(said.contains("have changed since its session") && said.contains(text(&vmm)), "{said}");
     assert!(!said.contains("--resume"), "{said}");
 }

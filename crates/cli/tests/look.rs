@@ -92,7 +92,7 @@ fn a_look_says_what_a_watched_boot_of_the_same_guest_says() {
         ran.stderr
     );
     assert!(
-        ran.stdout.contains("from when its guest's clock began to user space"),
+        ran.stdout.contains("from the start of the guest's clock to user space"),
         "{}",
         ran.stdout
     );

@@ -76,7 +76,7 @@ fn it_converges_where_bandwidth_exceeds_the_dirty_rate_and_says_why_not_where_it
             assert_eq!(run["source_runs_on"], true, "{run}");
             assert_eq!(run["destination_ran"], false, "{run}");
             let reason = point["reason"].as_str().expect("a reason");
-            assert!(reason.contains("at least as fast as the bandwidth of "), "{reason}");
+            assert!(reason.contains("is not below the bandwidth, "), "{reason}");
             assert!(reason.contains("--auto-converge"), "{reason}");
         }
     }

@@ -93,7 +93,7 @@ fn every_commit_measured_finds_steps_both_ways_and_none_where_there_is_none() {
     let shown = lab.run(&["show", saved]).stdout;
     let inside = shown.split_once("What changed in it").expect("a heading").1;
     let inside = crate::common::one_line(inside);
-    assert!(inside.contains("the first sentence gives the verdict"), "{shown}");
+    assert!(inside.contains("the first sentence of the report gives the verdict"), "{shown}");
     assert!(!inside.contains("is slower than"), "{shown}");
 
     let calm = all("HEAD~2..HEAD", &[]);
@@ -149,7 +149,7 @@ fn a_range_in_which_nothing_is_found_promises_nothing_by_what_it_saw() {
         if !said.contains("These runs do not show that any of") {
             continue;
         }
-        assert!(said.contains("would have found it with 80 % power"), "{said}");
+        assert!(said.contains("would have found, with 80 % power"), "{said}");
         assert!(!said.contains("would have shown with any"), "{said}");
         assert!(
             ran.stderr.contains("a slowdown of more than 20 %") && !ran.stderr.contains(" -"),

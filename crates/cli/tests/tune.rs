@@ -154,7 +154,7 @@ fn what_breaks_the_guest_is_rejected_with_its_last_line() {
     assert!(reason("ipv6").contains("Kernel panic - not syncing: planted"), "{}", reason("ipv6"));
     assert!(reason("usb-core").contains("waiting for a keyboard"), "{}", reason("usb-core"));
     assert!(
-        reason("hpet-device").contains("vCPUs 2, but the original has 1"),
+        reason("hpet-device").contains("vCPUs changed from 1 to 2"),
         "{}",
         reason("hpet-device")
     );

@@ -29,7 +29,7 @@ use worker::Worker;
 pub enum Model {
     /// Nothing.
     Healthy,
-    /// System calls for each of which every CPU has to run a work item.
+    /// System calls; for each call, every CPU has to run a work item.
     EveryCpu,
     /// A sleep of 1 ms.
     Sleeping,
@@ -37,7 +37,7 @@ pub enum Model {
     Burning,
     /// A buffer written with a `write` a byte.
     Bytewise,
-    /// A list that each command adds to and reads again, a `pread` an item.
+    /// A list: each command adds an item, then reads all items, with one `pread` for each item.
     Growing,
 }
 
@@ -69,7 +69,7 @@ impl Model {
         Model::ALL.into_iter().find(|model| model.name() == name)
     }
 
-    /// Rounds that show it clearly and end within a second or two, also while traced.
+    /// Number of rounds that shows the fault clearly, in two seconds at most, even while traced.
     pub fn rounds(self) -> u64 {
         match self {
             Model::Healthy | Model::Burning => 1000,
@@ -87,16 +87,16 @@ impl Model {
 pub struct Options {
     /// What is wrong.
     pub model: Model,
-    /// Times that the guest goes through [`ACCESSES`]; 0: [`Model::rounds`].
+    /// How many times the guest makes all [`ACCESSES`]; 0 means [`Model::rounds`].
     pub rounds: u64,
-    /// Of the jitter that every access has.
+    /// Seed of the random delay of every access.
     pub seed: u64,
-    /// The command port is served by a thread of its own, woken by eventfd.
+    /// If true, a separate thread serves the command port. An eventfd wakes the thread.
     pub worker: bool,
 }
 
 impl Options {
-    /// A model as it is by default.
+    /// A run of `model` with the default options.
     pub fn new(model: Model) -> Self {
         Options { model, rounds: 0, seed: 1, worker: false }
     }
@@ -111,13 +111,13 @@ pub struct Served {
     pub commands: u64,
 }
 
-/// A run that could not be.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// KVM refused.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// What the fault needs is not there.
+    /// The host refused something that the fault needs.
     #[error("{step}: {source}")]
     System {
         /// What was tried.
@@ -143,13 +143,13 @@ impl Error {
     }
 }
 
-/// No model takes a tenth of this on a machine that does nothing else.
+/// Limit for the time of a run. On an idle machine, no model takes a tenth of it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs a model to its end.
 ///
 /// # Errors
-/// A host without a usable KVM, or one that lacks what the fault is made of.
+/// A host without a usable KVM, or without something that the fault needs.
 pub fn run(options: Options) -> Result<Served, Error> {
     // As in every VMM, the vCPU has a thread of its own, with QEMU's name for it.
     let vcpu = std::thread::Builder::new().name("CPU 0/KVM".into());
@@ -157,7 +157,7 @@ pub fn run(options: Options) -> Result<Served, Error> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Who does what the command port asks for.
+/// Which thread carries out the commands of the disk.
 enum Disk {
     Here(Fault),
     Elsewhere(Worker),

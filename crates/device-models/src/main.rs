@@ -7,15 +7,15 @@ use vmeter_device_models::{run, Model, Options};
 /// A VMM whose disk is slow in a known way.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// What is wrong with it.
+    /// What is wrong with the disk.
     model: Model,
-    /// Times that the guest goes through its ports; 0: what suits the model.
+    /// How many times the guest accesses all its ports; 0 means a number that suits the model.
     #[arg(long, default_value_t = 0)]
     rounds: u64,
-    /// Of the jitter.
+    /// Seed of the random delay of every access.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Commands are done by a thread of their own.
+    /// Carry out the commands in a separate thread.
     #[arg(long)]
     worker: bool,
 }

@@ -12,8 +12,8 @@ use std::ops::Range;
 /// same in pages of another size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the bitmap has {bitmap} pages of {page_size} bytes, but the set has {set} of \
-     {set_page_size}: create the set from the bitmap with `PageSet::like`"
+    "the bitmap has {bitmap} pages of {page_size} bytes, but the set has {set} pages of \
+     {set_page_size} bytes: create the set from the bitmap with `PageSet::like`"
 )]
 #[non_exhaustive]
 pub struct OtherPages {

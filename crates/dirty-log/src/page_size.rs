@@ -13,7 +13,7 @@ pub fn host_page_size() -> NonZeroUsize {
     // SAFETY: sysconf takes an integer and touches no memory of ours.
     let found = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let found = usize::try_from(found).ok().and_then(NonZeroUsize::new);
-    found.expect("sysconf(3) knows the size of a page")
+    found.expect("sysconf(3) should return the size of a page")
 }
 
 /// The bytes of a page. If they are a power of two, the page of a byte is found by a shift, else

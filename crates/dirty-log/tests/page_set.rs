@@ -85,7 +85,7 @@ fn a_set_takes_no_bitmap_of_other_pages() {
     log.set_bit(1);
     let error = set.harvest(&log).unwrap_err();
     assert!(
-        error.to_string().contains("4 pages of 65536 bytes, but the set has 64 of 4096"),
+        error.to_string().contains("4 pages of 65536 bytes, but the set has 64 pages of 4096"),
         "{error}"
     );
     assert!(set.is_empty() && log.is_bit_set(1));

@@ -76,7 +76,7 @@ impl Protected {
     /// Takes the marks into `taken`, which is empty, and protects those pages. What can't be
     /// protected stays marked.
     pub(crate) fn collect(&self, taken: &mut PageSet) -> Result<(), TrackError> {
-        taken.harvest(&self.log).expect("`new_set` made it like the bitmap");
+        taken.harvest(&self.log).expect("`taken` must be a set that `new_set` created");
         // A thread whose mark was taken may be about to make its page writable: to protect the page
         // before that would be undone. A page that is writable faults no more, and only this protects
         // pages, so the wait ends.

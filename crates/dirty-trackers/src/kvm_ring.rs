@@ -57,7 +57,7 @@ impl VcpuRing {
         let at = unsafe { libc::mmap(null, bytes, access, libc::MAP_SHARED, fd, offset) };
         let step = "mmap of a vCPU's dirty ring";
         if at == libc::MAP_FAILED {
-            return Err(TrackError::hinted(step, "; enable rings before the vCPU is made"));
+            return Err(TrackError::hinted(step, "; enable rings before you create the vCPU"));
         }
         let entries_at = NonNull::new(at.cast()).ok_or_else(|| TrackError::last(step))?;
         Ok(Self { entries: entries_at, count: entries, next: 0 })

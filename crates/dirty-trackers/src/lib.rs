@@ -60,7 +60,7 @@ pub enum TrackError {
         found: usize,
     },
     /// A set is another slot's, or from before its slot was resized: pages would be lost.
-    #[error("a page set of {found} pages for slot {slot}, which has {expected}")]
+    #[error("got a page set of {found} pages for slot {slot}, but the slot has {expected} pages")]
     SetSize {
         /// The slot's number.
         slot: u32,

@@ -353,7 +353,7 @@ fn slots_that_cannot_be_tracked_are_refused() {
     // A set of another size would lose what is beyond its end.
     for pages in [1, 3] {
         let wrong = tracker.collect(&mut [PageSet::with_len(pages * page_size())]).unwrap_err();
-        assert!(wrong.to_string().contains("pages for slot 0, which has 2"), "{wrong}");
+        assert!(wrong.to_string().contains("pages for slot 0, but the slot has 2"), "{wrong}");
     }
     let again = tracker.start().unwrap_err();
     assert!(matches!(again, TrackError::Started), "{again}");

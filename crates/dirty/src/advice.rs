@@ -52,8 +52,8 @@ pub(crate) fn advice(
     let extra = |(pass, cost): (&u32, &Cost)| Some(cost.write - untracked.get(pass)?.write);
     let extra = median(&best.iter().filter_map(extra).collect::<Vec<_>>()).max(0.0);
     let mut reason = format!(
-        "in each pass, collecting the dirty pages takes {}, and tracking makes the guest's writes \
-            take {} longer",
+        "in each pass, collecting the dirty pages takes {}, and the guest's writes take {} longer \
+            than without tracking",
         duration(collect),
         duration(extra)
     );
@@ -64,14 +64,16 @@ pub(crate) fn advice(
             false => "",
         };
         reason = format!(
-            "criterion: time to collect plus time that the guest loses; in this sum, {told} \
-                trackers do not differ significantly over {passes} passes{host}; with {}, {reason}",
+            "vmeter adds the time to collect the dirty pages and the time of the guest's writes. \
+                In this sum, {told} trackers do not differ significantly over {passes} \
+                passes{host}; with {}, {reason}",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
         reason.push_str(
-            "; with the time of the guest's writes added, the trackers do not differ \
-                significantly, but this tracker uses the least host time",
+            "; vmeter adds this time to collect and the time of the guest's writes. In this sum, \
+                at least one other tracker does not differ significantly from this one, but this \
+                one needs less host time",
         );
     }
     let strategies = strategies(rows);

@@ -325,8 +325,8 @@ fn remarks(
     }
     if runs.iter().any(|run| !run.data.apart) {
         warnings.push(
-            "this host has one CPU: the guest did not run while vmeter harvested its dirty pages, \
-                so no harvest had to wait for the guest"
+            "this host, or --pin, leaves the guest no CPU of its own: the guest did not run while \
+                vmeter harvested its dirty pages, so no harvest had to wait for the guest"
                 .into(),
         );
     }
@@ -357,10 +357,10 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "vmeter shrinks each slot that has more than 32 MiB to {:.3} of its size: all slots \
-                together may use at most {} MiB, but at full size they would need {} MiB",
+            "vmeter multiplies the size of each slot above 32 MiB by {:.3}: all slots together \
+                may use at most {} MiB, but at full size they would need {} MiB",
             layout.scale,
-            mib(begun.budget_bytes),
+            mib(begun.asked.limit(begun.budget_bytes)),
             mib(begun.asked.layout().bytes())
         )
     } else {
@@ -368,7 +368,8 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     };
     match begun.asked.workload {
         Kind::Migration if begun.buffer_bytes != PUBLISHED_BUFFER => format!(
-            "{slots}; the buffer has {}; the published measurement (docs/DIRTY.md) had 1024 MiB",
+            "{slots}; the buffer has {}; in the published measurement (docs/DIRTY.md) it had \
+                1024 MiB",
             in_words(begun.buffer_bytes)
         ),
         _ => slots,

@@ -134,10 +134,19 @@ impl Config {
         self.slots.clone().unwrap_or_else(|| self.workload.layout())
     }
 
+    /// Bytes that the slots of one VM may use, of so many.
+    pub(crate) fn limit(&self, budget_bytes: u64) -> u64 {
+        if self.vms.is_empty() {
+            budget_bytes
+        } else {
+            budget_bytes / 2
+        }
+    }
+
     /// The slots as they fit into so many bytes: half of them, where several VMs at once have
     /// the other half.
     pub(crate) fn fitted(&self, budget_bytes: u64) -> Result<Layout, DirtyError> {
-        self.layout().fitted(if self.vms.is_empty() { budget_bytes } else { budget_bytes / 2 })
+        self.layout().fitted(self.limit(budget_bytes))
     }
 
     /// The slots of each of several VMs at once, which share half of so many bytes.

@@ -20,8 +20,9 @@ pub enum DirtyError {
     Options(String),
     /// The slots don't fit this host.
     #[error(
-        "the slots need {needed} bytes, but vmeter may use only {most} on this host (half of \
-            MemAvailable): define smaller slots with --slots FILE"
+        "the slots need {needed} bytes, but vmeter may use only {most} bytes. This is --memory, \
+            whose default is half of MemAvailable; with --vms, it is half of --memory. Define \
+            smaller slots with --slots FILE"
     )]
     TooLittleMemory {
         /// Bytes of the layout.
@@ -32,8 +33,8 @@ pub enum DirtyError {
     /// The slots of each of several VMs don't fit into its share.
     #[error(
         "{vms} VMs do not fit: each needs at least {least} bytes for its slots, but gets only \
-         {most} bytes (its share of half of --memory, or of half of MemAvailable). Measure fewer \
-         VMs with --vms, or define smaller slots with --slots FILE"
+         {most} bytes. All VMs together get half of --memory, whose default is half of \
+         MemAvailable. Measure fewer VMs with --vms, or define smaller slots with --slots FILE"
     )]
     TooManyVms {
         /// VMs at once.
@@ -91,7 +92,7 @@ pub enum DirtyError {
     #[error("interrupted")]
     Interrupted,
     /// The vCPU's thread is gone.
-    #[error("the vCPU's thread ended before its time")]
+    #[error("the vCPU's thread ended unexpectedly")]
     ThreadGone,
 }
 

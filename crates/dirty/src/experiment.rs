@@ -191,8 +191,8 @@ impl Experiment for Kind {
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {
-        Err("it measures its trackers in turn on the memory of one host, so vmeter cannot split \
-            it into shards")
+        Err("the session measures its trackers in turn on the memory of one host, so vmeter cannot \
+            split the session into shards")
     }
 
     fn boots(&self) -> Result<(), &'static str> {

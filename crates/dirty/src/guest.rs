@@ -376,7 +376,10 @@ impl Worker {
 fn untold(error: &VmError) -> String {
     match error {
         VmError::Kvm { source, .. } if source.errno() == libc::EFAULT => {
-            format!("{error}; this KVM does not report the address (KVM_EXIT_MEMORY_FAULT)")
+            format!(
+                "{error}; this KVM does not report the address of the fault \
+                (KVM_EXIT_MEMORY_FAULT)"
+            )
         }
         _ => error.to_string(),
     }

@@ -126,7 +126,7 @@ impl Layout {
         let parsed: Vec<FileSlot> = serde_json::from_str(text).map_err(|error| {
             wrong(format!(
                 "{error}; expected [{{\"slot\": 0, \"bytes\": \"640K\"}}, …], with \"buffer\": \
-                    true in the slot of the workload's buffer"
+                    true in the slot that holds the workload's buffer"
             ))
         })?;
         for FileSlot { slot: number, bytes, buffer } in parsed {

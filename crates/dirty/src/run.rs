@@ -184,7 +184,9 @@ impl Passes {
         request: &RunRequest<'_, PlannedPass>,
         (round, vms, seed): (u32, usize, u64),
     ) -> Result<Data, DirtyError> {
-        let unknown = || DirtyError::Options(format!("run {}: not what was asked", request.index));
+        let unknown = || {
+            DirtyError::Options(format!("run {}: this session has no guests for it", request.index))
+        };
         let kind = request.machine.label.parse().map_err(|_| unknown())?;
         let asked = &self.begun.asked;
         let Guests { harness, crowd, .. } = self.guests.as_mut().ok_or_else(unknown)?;

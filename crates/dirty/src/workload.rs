@@ -41,9 +41,9 @@ impl Kind {
                  move a cursor (1 page)",
                 buffer_bytes / PAGE
             ),
-            Self::Migration => format!(
-                "a loop that writes all of {buffer} once per pass, and 8 pages of low memory"
-            ),
+            Self::Migration => {
+                format!("writes all of {buffer} and 8 pages of low memory in each pass")
+            }
             Self::Idle => "nothing is written".into(),
             Self::Random => format!("writes {percent} % of {buffer} in each pass, in random order"),
             Self::Sequential => format!(

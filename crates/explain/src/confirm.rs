@@ -10,7 +10,7 @@ pub fn pasted(candidate: &Candidate) -> (String, String) {
         None => (candidate.confirm.as_str(), None),
     };
     let suggestion = match advice {
-        Some(advice) => format!("{} (the command shows {advice})", candidate.suggestion),
+        Some(advice) => format!("{} (to confirm: {advice})", candidate.suggestion),
         None => candidate.suggestion.clone(),
     };
     let whose = match (&candidate.culprit, candidate.key) {
@@ -29,13 +29,13 @@ pub fn pasted(candidate: &Candidate) -> (String, String) {
 
 /// What a command prints that bears on the finding, by the words that it begins with.
 const SHOWS: &[(&str, &str)] = &[
-    ("perf trace -s", "its calls with their total times: the call above should lead"),
-    ("perf record -g", "with perf report: the functions that take its CPU time"),
-    ("perf sched record", "its wait time and run-queue delay"),
+    ("perf trace -s", "each call with its total time: the call named above should be first"),
+    ("perf record -g", "perf report then shows the functions that take the CPU time"),
+    ("perf sched record", "each thread's wait time and run-queue delay"),
     ("perf stat -e", "how often this happens"),
     ("strace -f -T", "each call with its time: the waits above should be among them"),
-    ("strace -f -c", "the number of its calls and their time"),
-    ("trace-cmd record", "for vmeter explain: what the calls wait for"),
+    ("strace -f -c", "the number and the time of the calls"),
+    ("trace-cmd record", "a trace: vmeter explain TRACE then shows what the calls wait for"),
     ("vmeter explain --pid", "a new trace of the same program"),
     ("biolatency", "how long the disk takes for a request"),
     ("ss -tinp", "what the peer has not acknowledged"),
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn advice_is_no_part_of_a_command() {
-        let (confirm, change) = of("a b (12)", "perf trace -s -p PID sleep 5 (the calls)");
+        let (confirm, change) = of("a b (12)", "perf trace -s -p PID sleep 5 (read it)");
         assert_eq!(confirm, "perf trace -s -p 12 sleep 5");
-        assert_eq!(change, "change it (the command shows the calls)");
+        assert_eq!(change, "change it (to confirm: read it)");
     }
 
     #[test]

@@ -29,7 +29,10 @@ fn weigh(finding: &mut Finding, before: f64) {
             brief_percent(before)
         )
     } else {
-        format!("{} of the traced time; nothing of the kind in the other trace", brief_percent(now))
+        format!(
+            "{} of the traced time; the baseline trace has nothing of this kind",
+            brief_percent(now)
+        )
     };
     let figures = [("share".to_string(), now), ("share_of_twin".to_string(), before)];
     let evidence = Evidence { figures: figures.into(), ..Evidence::default() };

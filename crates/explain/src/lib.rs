@@ -69,7 +69,10 @@ pub enum ExplainError {
         why: String,
     },
     /// A name that no thread has.
-    #[error("--comm {comm}: expected a name of threads in the trace; there are {names}")]
+    #[error(
+        "--comm {comm}: expected the name of a thread in the trace; names in the trace: \
+        {names}"
+    )]
     NoThread {
         /// As it was given.
         comm: String,

@@ -407,7 +407,7 @@ fn end_command(child: &mut Child, owner: &Owner, ended: &Receiver<End>) {
 /// Tells when a process is gone.
 fn watch(pid: i32, end: Sender<End>) -> Result<()> {
     let process = Pid::from_raw(pid).filter(|_| pid > 0);
-    let process = process.ok_or_else(|| usage(format!("--pid {pid}: no process has it")))?;
+    let process = process.ok_or_else(|| usage(format!("--pid {pid}: no process has this id")))?;
     let fd = pidfd_open(process, PidfdFlags::empty())
         .map_err(|error| usage(format!("--pid {pid}: {error}")))?;
     std::thread::Builder::new().name("watch".into()).spawn(move || {

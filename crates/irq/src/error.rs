@@ -80,7 +80,7 @@ pub enum IrqError {
 }
 
 impl IrqError {
-    /// With its class: a question that makes no sense, or what this host can't do.
+    /// With its class: wrong options (usage), or what this host cannot run (host).
     pub(crate) fn classified(self) -> anyhow::Error {
         match &self {
             IrqError::Usage(_) | IrqError::TooMany { .. } => usage(self),

@@ -30,7 +30,8 @@ pub struct IrqOptions {
 /// Measures, saves, analyses.
 ///
 /// # Errors
-/// A question that makes no sense, a host that can't do it, an interruption.
+/// Options that contradict each other or are out of range; what this host cannot run; an
+/// interruption.
 pub fn measure(options: &IrqOptions, watch: &mut Watch<'_>) -> Result<IrqResult> {
     result(&carry_out(KIND, &options.runs, options, watch)?)
 }

@@ -45,7 +45,9 @@ impl BootParams {
     /// of an image, as of a kernel that was not compressed.
     pub fn take(guest: &Guest<'_>) -> Result<Self> {
         let bytes = guest.bytes(guest.symbol("boot_params")?, LENGTH)?;
-        Self::of(&bytes).ok_or_else(|| Error::Ram("its boot_params say nothing of an image".into()))
+        Self::of(&bytes).ok_or_else(|| {
+            Error::Ram("the kernel's boot_params hold no valid setup header of a bzImage".into())
+        })
     }
 
     fn of(bytes: &[u8]) -> Option<Self> {

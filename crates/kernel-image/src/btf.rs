@@ -118,7 +118,7 @@ impl<'a> Btf<'a> {
                 .type_at(at)
                 .and_then(|t| Some((t, t.body + t.extra()?)))
                 .filter(|&(_, end)| end <= types.len())
-                .ok_or_else(|| bad("BTF: a type has an unknown kind or is truncated"))?;
+                .ok_or_else(|| bad("a type has an unknown kind or is truncated"))?;
             if matches!(kind.kind, KIND_STRUCT | KIND_UNION) && kind.name != 0 {
                 let id = btf.starts.len() as u32;
                 btf.named.entry(btf.name(kind.name)).or_insert(id);

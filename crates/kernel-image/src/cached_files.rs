@@ -154,7 +154,7 @@ impl<'a, 'g> Layout<'a, 'g> {
             let known = info.sizes.get(name).copied().filter(|size| (8..4096).contains(size));
             known.ok_or_else(|| Error::Missing {
                 what: format!("the size of {name}"),
-                why: format!("kernel {} has no BTF of it", info.version),
+                why: format!("kernel {} has no BTF that gives this value", info.version),
             })
         };
         let vmemmap = guest.symbol("vmemmap_base").and_then(|at| guest.u64(at));

@@ -99,7 +99,8 @@ pub struct Pvclock {
 impl Pvclock {
     /// Reads it; none while the host writes it (its version is odd).
     fn take(guest: &Guest<'_>) -> Result<Self> {
-        let torn = || Error::Ram("the host's clock page was being written".into());
+        let torn =
+            || Error::Ram("the host was writing the kvm-clock page while vmeter read it".into());
         let page = guest.bytes(guest.symbol("hv_clock_boot")?, 32)?;
         let word = |at: usize| u64_at(&page, at).ok_or_else(torn);
         if word(0)? & 1 == 1 {

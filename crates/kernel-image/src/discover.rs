@@ -138,7 +138,11 @@ fn worked_out<H: HostMemory + ?Sized>(
         .and_then(|rest| rest.get(..memchr::memchr2(b'\n', 0, rest)?))
         .filter(|text| text.starts_with(BANNER))
         .and_then(|text| std::str::from_utf8(text).ok())
-        .ok_or_else(|| Error::Ram("the kernel's tables and its banner do not agree".into()))?;
+        .ok_or_else(|| {
+            let text = "the kernel's symbol linux_banner does not lead to a \"Linux version\" \
+                banner";
+            Error::Ram(text.into())
+        })?;
     let btf = address("__start_BTF").ok().zip(address("__stop_BTF").ok());
     let btf = btf.and_then(|(from, to)| slice(from, to));
     let banner = banner.to_owned();

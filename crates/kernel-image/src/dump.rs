@@ -23,7 +23,7 @@ pub(crate) fn write(path: &Path, header: &impl Serialize, raw: &[u8]) -> Result<
 /// A dump as bytes.
 pub(crate) fn to_bytes(header: &impl Serialize, raw: &[u8]) -> Result<Vec<u8>> {
     let header = serde_json::to_vec(header)
-        .map_err(|e| Error::malformed("dump", format!("its description can't be written: {e}")))?;
+        .map_err(|e| Error::malformed("dump", format!("its header can't be written: {e}")))?;
     let mut data = MAGIC.to_vec();
     data.extend((header.len() as u32).to_le_bytes());
     data.extend(header);
@@ -46,8 +46,8 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(data: &[u8]) -> Result<(T, Vec<u8>
     let end = u32_at(data, 8)
         .and_then(|n| 12usize.checked_add(n as usize))
         .filter(|&end| end <= data.len())
-        .ok_or_else(|| bad("its description runs past the end".into()))?;
+        .ok_or_else(|| bad("its header runs past the end of the dump".into()))?;
     let header = serde_json::from_slice(&data[12..end])
-        .map_err(|e| bad(format!("its description can't be read: {e}")))?;
+        .map_err(|e| bad(format!("its header can't be read: {e}")))?;
     Ok((header, data[end..].to_vec()))
 }

@@ -52,7 +52,10 @@ impl FunctionTable {
     /// # Errors
     /// [`Error::Malformed`] when it is none.
     pub fn from_bytes(data: Vec<u8>) -> Result<Self> {
-        let bad = || Error::malformed("function table", "not a whole table of this version");
+        let bad = || {
+            let reason = "it is truncated, or another version of vmeter wrote it";
+            Error::malformed("function table", reason)
+        };
         if !data.starts_with(MAGIC) {
             return Err(bad());
         }

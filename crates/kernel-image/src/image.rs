@@ -223,7 +223,9 @@ impl KernelImage {
     pub fn symbols(&self) -> Result<Symbols> {
         let kallsyms = self
             .text_address()
-            .ok_or_else(|| Error::malformed("vmlinux", "no segment in the kernel's half"))
+            .ok_or_else(|| {
+                Error::malformed("vmlinux", "no segment in the kernel's half of the address space")
+            })
             .and_then(|text| kallsyms::parse(&self.elf, text));
         kallsyms.or_else(|error| Symbols::from_symbol_table(&self.elf).ok_or(error))
     }
@@ -380,7 +382,7 @@ fn unpack_bzimage(path: &Path, data: &[u8], budget: &Arc<Budget>) -> Result<(Vec
     if !elf.starts_with(&object::elf::ELFMAG) {
         return Err(not_a_kernel(
             path,
-            format!("its {} payload is {}, not an ELF", format.name(), describe(&elf)),
+            format!("its {} payload is not an ELF file: it is {}", format.name(), describe(&elf)),
         ));
     }
     Ok((elf, format!("bzImage ({})", format.name())))

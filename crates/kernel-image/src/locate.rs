@@ -214,7 +214,8 @@ impl<H: HostMemory + ?Sized> Finding<'_, H> {
         let guest = Guest::new(&ram, self.info, place)?;
         let banner = guest.symbol("linux_banner")?;
         if guest.text(banner, 1024)? != format!("{}\n", self.info.banner) {
-            return Err(Error::Ram("the kernel's page tables lead elsewhere".into()));
+            let text = "the kernel's page tables do not map linux_banner to the kernel's banner";
+            return Err(Error::Ram(text.into()));
         }
         Ok(Located { life: Life::of(&guest), regions, place })
     }

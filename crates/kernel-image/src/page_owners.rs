@@ -133,7 +133,7 @@ impl<'a, 'g> Layout<'a, 'g> {
         let at = |name: &str| info.field(name).map(|field| field.offset() as usize);
         let missing = |what: &str| Error::Missing {
             what: what.into(),
-            why: format!("kernel {} has no BTF of it", info.version),
+            why: format!("kernel {} has no BTF that gives this value", info.version),
         };
         let size = info.sizes.get("page").copied().filter(|size| (32..=128).contains(size));
         let bit = |name: &str| info.enumerators.get(name).map(|bit| 1u64 << (bit & 63));

@@ -127,7 +127,11 @@ impl VmBuilder {
     fn checked_layout(&self) -> Result<u64, VmError> {
         let bad = |what: String| Err(VmError::Layout(what));
         if self.code.len() > cpu::CODE_MAX {
-            return bad(format!("code of {} bytes, at most {}", self.code.len(), cpu::CODE_MAX));
+            return bad(format!(
+                "the code has {} bytes; at most {} bytes fit",
+                self.code.len(),
+                cpu::CODE_MAX
+            ));
         }
         let mut ranges = Vec::new();
         let mut mapped = self.mapped;
@@ -143,7 +147,8 @@ impl VmBuilder {
             ranges.push(slot.gpa..end);
         }
         if mapped > cpu::MAX_MAPPED {
-            return bad(format!("memory ends at {mapped:#x}, at most {:#x}", cpu::MAX_MAPPED));
+            let limit = cpu::MAX_MAPPED;
+            return bad(format!("memory ends at {mapped:#x}, above the limit {limit:#x}"));
         }
         ranges.extend([0..cpu::system_bytes(mapped), RESERVED]);
         ranges.sort_by_key(|r| r.start);

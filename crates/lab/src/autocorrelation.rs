@@ -46,7 +46,7 @@ pub(crate) fn host_remarks(label: &str, runs: &[&RunRecord], of: usize) -> Vec<S
             "more programs on the host waited for a CPU",
             told(&|r| r.cpu_pressure_s.map(|waited| waited / total(r))),
         ),
-        ("the host was slow right before", told(&|r| r.probe_s)),
+        ("the host was slow right before the run", told(&|r| r.probe_s)),
     ];
     let level = BY_CHANCE / (beside.len() * of.max(1)) as f64;
     let found = beside.iter().filter_map(|(what, values)| {

@@ -103,7 +103,7 @@ impl Recorder {
             return Ok(again);
         }
         know(key, Tried::Refused);
-        let said = format!("{AS_GIVEN}: the VMM failed with vmeter's additions: {why}");
+        let said = format!("{AS_GIVEN}, because the VMM failed with the additions: {why}");
         Ok(again.with_note(Some(said)))
     }
 
@@ -200,7 +200,7 @@ pub(crate) const UNTRACED: &str = "the command traces its VMM by ptrace(2), and 
     traced VMM is slower";
 
 /// Said of a run that was made with nothing added.
-const AS_GIVEN: &str = "nothing was added to the command line";
+const AS_GIVEN: &str = "vmeter added nothing to the command line";
 
 /// What is known of a command line in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -98,7 +98,10 @@ pub(crate) fn fatal_reason(record: &RunRecord) -> Option<String> {
         }
         other => ended_text(other, record.end.as_ref())?,
     };
-    Some(format!("run {} of {:?}: {what}; vmeter does not repeat it", record.index, record.label))
+    Some(format!(
+        "run {} of {:?}: {what}; vmeter skips the remaining runs with this label",
+        record.index, record.label
+    ))
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ pub(crate) fn too_few(runs: usize, machines: usize) -> Option<String> {
     (machines > 1 && runs < needed).then(|| {
         format!(
             "{} of each machine cannot distinguish even a large difference from noise: comparing \
-                {machines} machines needs {needed}",
+                {machines} machines needs {needed} runs of each",
             plural(runs as u64, "run")
         )
     })

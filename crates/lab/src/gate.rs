@@ -93,12 +93,14 @@ impl Limit {
         self.decided(name, typical, mean, &seen).unwrap_or_else(|| {
             let more = match self.wanted(typical, mean, runs) {
                 Some(wanted) => format!(
-                    "about {wanted} runs of each would decide with 80 % power, if the true differences are the observed ones"
+                    "about {wanted} runs of each machine would decide with 80 % power, if the true \
+                        differences are the observed ones"
                 ),
                 None => "the difference is so close to the limit that no number of runs can \
-                    decide".into(),
+                    decide"
+                    .into(),
             };
-            self.untold(name, &format!("{runs} runs of each"), &seen, &more)
+            self.untold(name, &format!("{runs} runs of each machine"), &seen, &more)
         })
     }
 
@@ -110,8 +112,8 @@ impl Limit {
         let seen = seen(&typical, mean.as_ref(), None);
         self.decided(name, &typical, mean.as_ref(), &seen).unwrap_or_else(|| {
             let why = format!(
-                "two sessions of the same machine can differ by as much, so more runs of these \
-                    two sessions cannot decide; {instead}"
+                "two sessions of the same machine can differ by as much as these two, so more runs \
+                    of these sessions cannot decide; {instead}"
             );
             self.untold(name, "two sessions", &seen, &why)
         })
@@ -283,7 +285,7 @@ mod tests {
     #[test]
     fn an_inconclusive_gate_says_how_many_runs_would_decide() {
         let gate = limit(None).rule("b", 1.05, [1.01, 1.09], 10);
-        assert!(gate.text.contains("about 81 runs of each would decide"), "{}", gate.text);
+        assert!(gate.text.contains("about 81 runs of each machine would decide"), "{}", gate.text);
         let gate = limit(None).rule("b", 1.03, [0.9, 1.2], 10);
         assert!(gate.text.contains("so close to the limit"), "{}", gate.text);
         for (said, ruling) in

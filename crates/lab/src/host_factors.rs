@@ -68,8 +68,8 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "for {} pairs of {what}{example}, no host ran both, and vmeter cannot compare their \
-            hosts by what else they ran, so their difference may come from the hosts; use --runs \
+        "for {} pairs of {what}{example}, no host ran both, and the other runs do not let vmeter \
+            compare the hosts: the difference of such a pair may come from its hosts; use --runs \
             2 or more",
         adjusted.confounded.len()
     ))
@@ -114,8 +114,8 @@ fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
     let listed: Vec<String> = models.into_iter().collect();
     (listed.len() > 1).then(|| {
         format!(
-            "the hosts have different CPU models ({}): vmeter divides the times of each host by \
-                one factor, which is wrong for phases that differ between the hosts by another \
+            "the hosts have different CPU models ({}): vmeter divides all times of a host by one \
+                factor. This is wrong for a phase whose time differs between the hosts by another \
                 factor",
             listed.join("; ")
         )

@@ -11,6 +11,7 @@ mod blocks;
 pub mod boot;
 pub mod booter;
 mod boots;
+mod colours;
 mod compare;
 pub mod counting;
 pub mod diet;

@@ -158,7 +158,9 @@ fn shown(news: &News) -> String {
     let text = match news {
         News::Line { ts_ns, text } => format!("{} {text}", stamp(*ts_ns)),
         News::Exec { ts_ns, pid, file } => format!("{} + {file} (pid {pid})", stamp(*ts_ns)),
-        News::Lost(count) => format!("({count} records were overwritten before they were read)"),
+        News::Lost(count) => {
+            format!("({count} log records were overwritten before vmeter read them)")
+        }
         News::Restarted => "(the guest was restarted: another kernel runs)".into(),
     };
     vmeter_render::text::neutralise(&text).to_string()

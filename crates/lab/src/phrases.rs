@@ -29,7 +29,9 @@ pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {
             Some(why) => format!("the VMM failed ({status}): {}", cut(&why)),
             None => format!("the VMM failed ({status})"),
         },
-        Outcome::TimedOut { last } if last.is_empty() => "timed out without a sign of life".into(),
+        Outcome::TimedOut { last } if last.is_empty() => {
+            "timed out; vmeter saw no activity of the VMM or its guest".into()
+        }
         Outcome::TimedOut { last }
             if vmeter_timeline::is_login(last.trim_end_matches([' ', '"'])) =>
         {

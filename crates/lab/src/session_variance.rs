@@ -71,7 +71,8 @@ impl Found {
 /// # Errors
 /// Why nothing can be said, in words.
 pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Found, String> {
-    let ratio = ratio_of_means(sides.a, sides.b).ok_or("one side has no run that counts")?;
+    let none = "one of the two sessions has no run that counts";
+    let ratio = ratio_of_means(sides.a, sides.b).ok_or(none)?;
     if sides.exact {
         return Ok(Found { ratio: ratio.mean, ci95: [ratio.mean; 2], mean: None, sessions: 0 });
     }
@@ -80,8 +81,8 @@ pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Fou
     let Some(Between { sd, sessions }) = between else {
         return Err(format!(
             "vmeter does not know how much two sessions of this machine differ on this host: \
-                fewer than {FEWEST} are saved, and the baseline was not booted in turn with this \
-                machine. The difference was {:+.1} %",
+                fewer than {FEWEST} sessions of it are saved, and the baseline was not booted in \
+                turn with this machine. The difference was {:+.1} %",
             100.0 * log.exp_m1()
         ));
     };
@@ -181,5 +182,5 @@ pub(crate) fn provenance(
     let version = |machine: &SessionMachine| {
         machine.provenance.get("vmm").map(|v| vmeter_session::identity::version(v))
     };
-    (version(was) != version(is)).then(|| "by another version of the VMM".into())
+    (version(was) != version(is)).then(|| "with another version of the VMM".into())
 }

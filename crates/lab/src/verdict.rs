@@ -119,7 +119,7 @@ fn more_runs(comparison: &Comparison) -> Option<String> {
     if open || comparison.verdict == Verdict::Undecidable {
         let wanted = runs_wanted(1.0, mean.mean, mean.ci95, runs)?;
         return Some(format!(
-            "About {wanted} runs of each would decide whether the means differ (80 % power, if the true difference is the observed one)."
+            "About {wanted} runs of each machine would decide whether the means differ (80 % power, if the true difference is the observed one)."
         ));
     }
     let seen = comparison.detectable_pct.filter(|_| comparison.verdict == Verdict::NoDifference)?;

@@ -24,7 +24,10 @@ pub struct Choice {
 #[derive(Debug, thiserror::Error)]
 pub enum AccelError {
     /// The VMM was built without it.
-    #[error("--accel {wanted}: this VMM was built without it; it has {}", .has.join(", "))]
+    #[error(
+        "--accel {wanted}: this VMM was built without this accelerator, but with {}",
+        .has.join(", ")
+    )]
     NotBuilt {
         /// What was asked for.
         wanted: Accel,
@@ -197,7 +200,7 @@ mod tests {
         assert_eq!(choice.accel, Accel::Icount);
         let error =
             choose(Some(Accel::Kvm.into()), &built(&["tcg"]), cache.path()).expect_err("not built");
-        assert!(error.to_string().contains("it has tcg"));
+        assert!(error.to_string().contains("but with tcg"));
         let choice = choose(None, &built(&["tcg"]), cache.path()).expect("TCG");
         assert_eq!(choice.accel, Accel::Tcg);
     }

@@ -295,9 +295,9 @@ pub fn describe(request: &Request<'_>) -> Result<Machine, MachineError> {
     if value.contains('/') {
         launch::find_program(value.as_ref())?;
         return Err(MachineError::Combination(format!(
-            "--vmm {value}: neither its name nor its -version tells which VMM it is; vmeter \
-                knows {}. For any other VMM, give the whole command line after -- (vmeter boot \
-                -- {value} …)",
+            "--vmm {value}: neither its name nor its -version output tells which VMM it \
+                is; vmeter knows {}. For any other VMM, give the whole command line after -- \
+                (vmeter boot -- {value} …)",
             options().collect::<Vec<_>>().join(", ")
         )));
     }

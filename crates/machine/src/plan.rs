@@ -92,7 +92,8 @@ impl LaunchPlan {
         std::fs::write(&path, text)?;
         if let Some(given) = &config.given {
             let shown = path.display();
-            self.injected.push(format!("{shown} for {}, with these in it", given.display()));
+            let given = given.display();
+            self.injected.push(format!("{shown} for {given} (a copy with these parameters)"));
         }
         argv::set_long(&mut self.argv, config.argument, path.as_os_str());
         Ok(())

@@ -181,7 +181,10 @@ impl Runner<PlannedMigration> for Migrations {
         let migration = &run.data.migration;
         migration.was_refused().then(|| {
             let (index, label) = (run.head.index, &run.head.label);
-            format!("run {index} of {label:?}: {}; vmeter does not repeat it", migration.reason)
+            format!(
+                "run {index} of {label:?}: {}; vmeter skips the remaining runs with this label",
+                migration.reason
+            )
         })
     }
 }

@@ -170,7 +170,8 @@ impl Knobs {
         let mib = self.memory_mib();
         if !(16..=MAX_MEMORY_MIB).contains(&mib) {
             return Err(MigrateError::Usage(format!(
-                "--memory {mib}: expected 16 to {MAX_MEMORY_MIB} MiB (all of it below 4 GiB, where the guest can fill it)"
+                "--memory {mib}: expected 16 to {MAX_MEMORY_MIB} MiB (QEMU may put part of a \
+                larger memory above 4 GiB, where vmeter's guest cannot write)"
             )));
         }
         let room = (u64::from(mib) << 20) - BUFFER;
@@ -181,7 +182,7 @@ impl Knobs {
             if bytes == 0 || bytes > room {
                 let most = room >> 20;
                 return Err(MigrateError::Usage(format!(
-                    "{name}={}: expected 1 to {most} MiB of the guest's {mib}",
+                    "{name}={}: expected 1 to {most} MiB (the guest has {mib} MiB of memory)",
                     bytes >> 20
                 )));
             }

@@ -137,8 +137,8 @@ pub fn predict(known: &Known) -> Predicted {
     let left =
         (workload.working_set_bytes as f64).min(dirty / bandwidth * workload.resident_bytes as f64);
     let race_lost = format!(
-        "the guest dirties memory at {}, at least as fast as the bandwidth of {}: every round \
-            leaves {}, but in the downtime limit of {:.0} ms QEMU can send only {}",
+        "the guest's dirty rate, {}, is not below the bandwidth, {}: each round ends with {} \
+            still to send, but within the downtime limit of {:.0} ms QEMU can send only {}",
         rate(dirty),
         rate(bandwidth),
         megabytes(left),
@@ -239,7 +239,7 @@ mod tests {
         assert!(half.converges && half.rounds.unwrap() <= 8, "{half:?}");
         assert!((2.5..4.5).contains(&half.total_s.unwrap()), "{half:?}");
         let lost = predict(&known(200.0, 100.0, 0.3));
-        assert!(!lost.converges && lost.because.contains("every round leaves 100 MB"), "{lost:?}");
+        assert!(!lost.converges && lost.because.contains("round ends with 100 MB"), "{lost:?}");
         assert!(remedy(&known(200.0, 100.0, 0.3)).contains("above 200 MB/s"));
         assert!(remedy(&known(200.0, 100.0, 0.3)).contains("1000 ms"));
         // All of the working set within the limit.

@@ -35,8 +35,8 @@ pub fn verify(
     let mut stop = |heart: &mut Heart, side, pages| {
         heart.stop_guest(side, pages)?;
         let halted = heart.wait(LIMIT, &mut interrupted, |heard| heard.halted(side));
-        let silent =
-            MigrateError::Silent { what: "did not stop when told to", seconds: LIMIT.as_secs() };
+        let what = "did not obey vmeter's stop command";
+        let silent = MigrateError::Silent { what, seconds: LIMIT.as_secs() };
         halted.ok_or(silent)
     };
     // 0 pages are written already: it stops at once, wherever it is.

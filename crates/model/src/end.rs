@@ -76,7 +76,7 @@ impl Cause {
             }
             Cause::Killed => "the VMM was killed",
             Cause::Quit => "the VMM was ended by a request from outside its guest",
-            Cause::Launcher => "what started the VMM ended it",
+            Cause::Launcher => "the VMM's launcher ended the VMM",
             Cause::Imitated => {
                 "vmeter ended the run because the console seemed to show a kernel \
                 panic; the kernel's log has no panic"

@@ -82,7 +82,7 @@ pub enum RouteError {
 
 /// A saved device state that does not fit the device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: expected {expected}, found {found}; was it saved by another device model?")]
+#[error("{what}: expected {expected}, found {found}; was the state saved by another device model?")]
 #[non_exhaustive]
 pub struct StateError {
     /// The part that does not fit.

@@ -8,7 +8,7 @@ use crate::shared::Shared;
 use std::sync::Arc;
 
 /// An eventfd that raises a pin. Detached when dropped.
-#[must_use = "dropped, it is detached from the pin"]
+#[must_use = "dropping it detaches the eventfd from the pin"]
 pub struct PinIrqfd {
     shared: Arc<Shared>,
     gsi: u32,

@@ -73,7 +73,7 @@ impl Table {
 
     /// FamStructWrapper's own resizing reallocates; the buffer here has room for the limit.
     fn set_len(&mut self, len: usize) {
-        assert!(len <= self.position.len(), "the pool bounds the routes");
+        assert!(len <= self.position.len(), "the pool limits the number of routes");
         let mut raw = self.routes.take().expect("put back by set_len").0.into_raw();
         raw[0].nr = len as u32;
         self.len = len;

@@ -335,7 +335,7 @@ fn panicked(run: &Run<'_>, clues: &EndEvidence) -> Panic {
     let on_console = clues.console.iter().any(|line| line.contains(PANIC));
     let told = clues.told_of_panic || clues.shutdown.as_deref() == Some("guest-panic");
     match (in_log, on_console) {
-        (Some(true), _) => Panic::Is("the kernel's log, in its RAM"),
+        (Some(true), _) => Panic::Is("the kernel's log, in the guest's RAM"),
         (_, _) if told => Panic::Is("the guest told its VMM (pvpanic)"),
         (Some(false), true) => Panic::Imitated("the kernel's own log has none"),
         (None, true) => match went_on(run, clues) {
@@ -404,8 +404,8 @@ fn and_left(exit: &Exit, what: &str) -> String {
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
         said += &format!(
-            "{LEFT}vmeter also ended {ended}, which was still part of the run, because the \
-                launcher of {ended} was still running"
+            "{LEFT}vmeter also ended {ended}: the launcher of {ended} was still running, and a VM \
+                is part of the run until its launcher ends"
         );
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {

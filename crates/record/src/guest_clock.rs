@@ -63,7 +63,7 @@ const BEFORE_VCPU_NS: Ns = 1_000_000;
 
 /// The offset is exact; this is for the pairing of host clocks.
 const KVM_ERROR_NS: Ns = 1_000;
-const BY_KVM_OFFSET: &str = "guest TSC, by KVM's TSC offset";
+const BY_KVM_OFFSET: &str = "guest TSC, aligned by KVM's TSC offset";
 
 /// Of a guest whose TSC can't be tied to the host's: what a VMM usually takes from
 /// `main` to its machine's start. Decoding works out the bound of the run at hand.

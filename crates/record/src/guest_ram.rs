@@ -137,8 +137,8 @@ impl GuestKernel {
                 return error;
             }
             SourceError::Other(format!(
-                "{error}. When vmeter attached to the VMM, the VM was already gone: end the run \
-                 while the guest still runs, with --until userspace or --until line:REGEX"
+                "{error}. The VMM had closed its VM before vmeter could read the guest's RAM: end \
+                 the run while the guest still runs, with --until userspace or --until line:REGEX"
             ))
         })
     }

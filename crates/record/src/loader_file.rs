@@ -23,14 +23,14 @@ const LOADERS: &[(&str, &str)] = &[
         r"^(SYSLINUX|EXTLINUX) \d",
         "to the entry's APPEND in the guest's extlinux.conf or syslinux.cfg",
     ),
-    (r"^ISOLINUX \d", "to the entry's APPEND in its isolinux.cfg"),
-    (r"^PXELINUX \d", "to the entry's APPEND in its pxelinux.cfg"),
+    (r"^ISOLINUX \d", "to the entry's APPEND in ISOLINUX's isolinux.cfg"),
+    (r"^PXELINUX \d", "to the entry's APPEND in PXELINUX's file under pxelinux.cfg/"),
     (
         r"^Boot in \d+ s",
         "to `options` of the entry in loader/entries on the guest's ESP (if the guest boots a \
          UKI: to /etc/kernel/cmdline, then rebuild the UKI)",
     ),
-    (r"^iPXE initialising devices", "to `kernel` in its iPXE script"),
+    (r"^iPXE initialising devices", "to the `kernel` line of the iPXE script"),
     // systemd-boot without a menu says nothing, and a UKI needs no loader.
     (
         r"^EFI stub: ",
@@ -40,9 +40,9 @@ const LOADERS: &[(&str, &str)] = &[
 ];
 
 /// Where nobody said which loader it is.
-const ANY: &str = "to its kernel's command line: GRUB_CMDLINE_LINUX in /etc/default/grub (then \
-                   update-grub), APPEND in extlinux.conf, `options` in loader/entries, whichever \
-                   its boot loader reads";
+const ANY: &str = "to the configuration of the guest's boot loader: to GRUB_CMDLINE_LINUX in \
+                   /etc/default/grub (then run update-grub), to APPEND in extlinux.conf, or to \
+                   `options` in loader/entries";
 
 /// Where the words of a guest's kernel are, by the file of a run's console.
 pub(crate) fn of_console(console: &Path) -> &'static str {

@@ -240,7 +240,7 @@ fn tie(run: &mut RunRecord, ticks: Option<ticks::Tied>) -> bool {
         _ => "the VMM's start".to_owned(),
     };
     let words = format!(
-        "guest TSC, by {by}: the times are at most {:.3} ms late and {:.3} ms early",
+        "guest TSC, aligned by {by}: the times are at most {:.3} ms late and {:.3} ms early",
         late / 1e6,
         early / 1e6
     );
@@ -267,18 +267,22 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
         false => CLOCK_BEGAN,
         true => "the guest logged the oldest line that is still in its log",
     };
-    let late = match run.sources.iter().find(|source| source.parameters.contains_key("tsc_offset"))
-    {
-        Some(source) => format!(
-            " (the start is known to \u{b1}0.01 s; times of the guest are at most {:.3} ms late)",
-            source.error_ns as f64 / 1e6
+    let is_tied = |source: &&SourceRecord| source.parameters.contains_key("tsc_offset");
+    let (about, late) = match run.sources.iter().find(is_tied) {
+        Some(source) => (
+            "",
+            format!(
+                ". vmeter knows the VMM's start to \u{b1}0.01 s, and the guest's times \
+                 are at most {:.3} ms late",
+                source.error_ns as f64 / 1e6
+            ),
         ),
-        None => " or so".to_owned(),
+        None => (" or so", String::new()),
     };
     said.push(format!(
-        "{BEGINS} when {from}, {:.2} s{late} after the start of the VMM's process, not counting \
-         the time for which the VM was paused. vmeter cannot get earlier times, or the console, \
-         from a running VM",
+        "{BEGINS} when {from}: {:.2} s{about} after the start of the VMM's process, not counting \
+         the time for which the VM was paused{late}. vmeter cannot get earlier times, or the \
+         console, from a running VM",
         seconds(begin)
     ));
     run.exec_ns = run.exec_ns.saturating_add(begin);
@@ -321,7 +325,9 @@ fn end_at(run: &mut RunRecord, request: &Request<'_>, events: &[Event], begin: N
                     event has no time"
                 )
             }
-            None => format!("so far, nothing in its log or trace shows that it reached {until}"),
+            None => format!(
+                "so far, nothing in the guest's log or trace shows that the guest reached {until}"
+            ),
         };
         run.outcome = Outcome::UnexpectedEnd { how };
     } else if has_ended && request.until.is_none() && !of_guest.is_empty() {

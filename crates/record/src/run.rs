@@ -49,7 +49,7 @@ const PANIC_END: &str = r"---\[ end Kernel panic";
 const LET_GO: &str =
     "the VMM's threads got so many signals that tracing would have slowed the VMM down, so \
      vmeter stopped tracing them. vmeter read the guest's RAM and KVM's counters only when the \
-     VMM's process ended, and may have come too late";
+     VMM's process ended; by then, they may already have been gone";
 
 /// What to record.
 pub struct Request<'a> {
@@ -540,12 +540,12 @@ fn say_of_others(
     let others = exit.others.join(", ");
     let lines = match shared {
         false => "",
-        true => "; they print to one console, so vmeter uses none of its lines",
+        true => "; all of them print to one console, so vmeter uses none of its lines",
     };
     if shared {
         sources.retain(|source| source.name != console::NAME);
     }
-    warnings.push(format!("{SEVERAL}: {first} is measured, not {others}{lines}"));
+    warnings.push(format!("{SEVERAL}: vmeter measured {first}, not {others}{lines}"));
 }
 
 /// True for a command line that asks for KVM: `-accel kvm`, `-M q35,accel=kvm`, `-enable-kvm`.
@@ -609,8 +609,8 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         EventKind::StepStart { step } => Some(format!("init's step {step:?}")),
         EventKind::Reached { symbol } => Some(format!("the guest reached {symbol}")),
         EventKind::RunState { state } => Some(format!("the VMM's state became {state:?}")),
-        EventKind::VmmMain => Some("the VMM's main; nothing of its guest".into()),
-        EventKind::VmmExec => Some("the VMM's exec; nothing of its guest".into()),
+        EventKind::VmmMain => Some("the VMM's main; vmeter saw nothing of the guest".into()),
+        EventKind::VmmExec => Some("the VMM's exec; vmeter saw nothing of the guest".into()),
         EventKind::InitcallLevel { level } => Some(format!("initcall level {level}")),
         EventKind::ModuleLoad { module, .. } => Some(format!("the load of module {module}")),
         EventKind::ProcessExec { file, .. } => Some(format!("the guest executed {file}")),

@@ -108,8 +108,9 @@ impl Found {
         };
         if may_inject && !reaches {
             warnings.push(format!(
-                "the VMM (pid {pid}) runs as another user or in other mounts than vmeter, so \
-                 vmeter added only kernel parameters: no plugin, no monitor, no firmware log"
+                "the VMM (pid {pid}) runs as another user than vmeter, or in another mount \
+                 namespace or chroot. vmeter therefore added only kernel parameters: no plugin, no \
+                 monitor, no firmware log"
             ));
         }
         let mut elsewhere = None;
@@ -131,7 +132,7 @@ impl Found {
                         let appends = file.is_some_and(|(_, appends)| appends);
                         follows = Some(Follows::start(path, appends, sink));
                     }
-                    _ => elsewhere = Some(format!("its lines are not seen: {mend}")),
+                    _ => elsewhere = Some(format!("vmeter does not see its lines: {mend}")),
                 }
             }
             Console::Unsaid(_) | Console::Stdout(_) => {}

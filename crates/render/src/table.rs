@@ -102,6 +102,15 @@ pub enum Cell {
         /// Colour.
         colour: Colour,
     },
+    /// What was expected and what was found, as shares of the column's width.
+    Range {
+        /// Ends of what was expected, 0 to 1.
+        expected: [f64; 2],
+        /// Ends of the interval of what was found, 0 to 1.
+        found: [f64; 2],
+        /// Its centre, 0 to 1.
+        centre: f64,
+    },
     /// A small curve, in order.
     Spark(Vec<f64>),
 }

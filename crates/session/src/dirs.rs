@@ -31,7 +31,8 @@ fn base(variable: &str, below_home: &str) -> Result<PathBuf> {
     let base = absolute(variable).or_else(|| Some(absolute("HOME")?.join(below_home)));
     let base = base.ok_or_else(|| {
         host(format!(
-            "neither {variable} nor HOME is an absolute path, so there is no folder for vmeter's files: set one, e.g. HOME=/root"
+            "neither {variable} nor HOME is an absolute path, so there is no folder for vmeter's \
+             files: set one of these variables, e.g. HOME=/root"
         ))
     })?;
     Ok(base.join("vmeter"))

@@ -199,8 +199,8 @@ pub fn one_run<P: Planned, R: Runner<P>>(
         ));
     }
     Err(host(format!(
-        "run {index}: something suspended vmeter (Ctrl-Z, SIGSTOP, a freeze) in each of {} \
-            tries. The earlier runs are saved: continue with --resume {}, and do not suspend \
+        "run {index}: something suspended vmeter (Ctrl-Z, SIGSTOP, a frozen cgroup) in each \
+            of {} tries. The earlier runs are saved: continue with --resume {}, and do not suspend \
             vmeter",
         REPEATS + 1,
         session.dir.display()

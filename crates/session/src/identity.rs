@@ -164,8 +164,8 @@ pub fn same(dir: &Path, others: &[String]) -> Result<()> {
         return Ok(());
     }
     Err(usage(format!(
-        "inputs of {} have changed since it began: {}. Its runs would measure two different \
-         machines: restore these inputs, or start again without --resume",
+        "inputs of the session in {} have changed since the session began: {}. Its runs would \
+         measure two different machines: restore these inputs, or start again without --resume",
         dir.display(),
         others.join(", ")
     )))

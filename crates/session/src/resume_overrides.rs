@@ -199,8 +199,8 @@ impl ResumeOverrides {
             return Ok(());
         }
         Err(usage(format!(
-            "{} was started with another {}: to resume it, leave that option out; or start again \
-             without --resume ({})",
+            "{} was started with another {}: {}. To resume the session, leave that option out; or \
+             start again without --resume",
             dir.display(),
             self.others.join(", "),
             self.values.join("; ")

@@ -24,7 +24,7 @@ const HABITS: &str = "TEST_VMM";
 enum End {
     /// Joins its vCPUs, unmaps RAM and closes the VM, then exits.
     Unmap,
-    /// Exits from the vCPU's thread with all as it is.
+    /// Exits from the vCPU's thread, without freeing anything first.
     Exit,
 }
 
@@ -41,7 +41,7 @@ struct Machine {
     /// How RAM is mapped.
     #[arg(long, value_enum, default_value_t = Layout::LowHigh)]
     layout: Layout,
-    /// What is done at the end.
+    /// How the VMM ends.
     #[arg(long, value_enum, default_value_t = End::Unmap)]
     end: End,
     /// vCPUs; Linux gets one.
@@ -53,10 +53,10 @@ struct Machine {
     /// Makes the VM in a thread of its own.
     #[arg(long)]
     vm_thread: bool,
-    /// Signals that each vCPU's thread is sent, a second.
+    /// Signals per second that the VMM sends to each vCPU's thread.
     #[arg(long, default_value_t = 0)]
     kicks: u32,
-    /// RAM of another guest, as a file.
+    /// A file with another guest's RAM, which the VMM copies into this guest's RAM.
     #[arg(long)]
     plant: Option<PathBuf>,
     /// Instructions that the guest in ring 3 executes.
@@ -71,10 +71,10 @@ struct Machine {
     /// Its command line.
     #[arg(long, default_value = "")]
     cmdline: String,
-    /// The machine in a file, as Firecracker has it.
+    /// A file that describes the machine, in Firecracker's format.
     #[arg(long)]
     config_file: Option<PathBuf>,
-    /// The machine by an API, as Firecracker has it.
+    /// A socket on which a client describes the machine, through Firecracker's API.
     #[arg(long)]
     api_sock: Option<PathBuf>,
     /// No API.
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
     run::run(&machine)
 }
 
-/// What the VMM whose name it bears would say.
+/// What a VMM called `program` prints for `--version`.
 fn version(program: &str) -> &'static str {
     match program.rsplit('/').next() {
         Some(name) if name.starts_with("firecracker") => "Firecracker v1.0.0-test",

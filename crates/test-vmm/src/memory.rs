@@ -13,7 +13,7 @@ const FOUR_GIB: u64 = 4 << 30;
 /// The end of conventional memory, and of the VGA hole above it.
 const VGA: (u64, u64) = (640 << 10, MIB);
 
-/// How low and high RAM (below and above the hole) lie in the process.
+/// How the process maps low RAM (below the hole) and high RAM (above the hole).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     /// One mapping, low RAM first.
@@ -24,7 +24,7 @@ pub enum Layout {
     Apart,
     /// One mapping from 0 to the end of high RAM, nothing accessible in the hole.
     Gap,
-    /// A memfd in pieces: without the VGA hole, low and high RAM apart.
+    /// A memfd mapped in pieces: RAM below the VGA hole, the rest of low RAM, high RAM.
     Pieces,
     /// As `low-high`, of a memfd.
     Memfd,
@@ -133,7 +133,7 @@ impl Ram {
         }
     }
 
-    /// Pieces of one file, each where the kernel likes.
+    /// Maps pieces of one file, each at an address that the kernel chooses.
     fn pieces(&mut self) -> Result<()> {
         let (low, high) = self.sizes;
         let file = memfd(low + high)?;
@@ -159,7 +159,7 @@ impl Ram {
         Ok(())
     }
 
-    /// Fills RAM from a file that holds low RAM, then high RAM; holes of it stay untouched.
+    /// Fills RAM from a file of low RAM, then high RAM. A hole in the file leaves RAM untouched.
     pub fn plant(&self, path: &Path) -> Result<()> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
         let (low, high) = self.sizes;

@@ -75,7 +75,7 @@ impl Anchor {
             Anchor::Wrapper => "the wrapper's exec",
             Anchor::ExecDone => "the end of the VMM's exec",
             Anchor::Main => "the VMM's main",
-            Anchor::Waits => "the VMM's wait for its start",
+            Anchor::Waits => "the start of the VMM's wait for the command to run its machine",
             Anchor::Reset => "the vCPU's first instruction",
             Anchor::Loader => "the start of the boot loader",
             Anchor::Hypervisor => "the start of the hypervisor",
@@ -240,9 +240,10 @@ impl<'a> Anchors<'a> {
     fn conflict(&self, anchor: Anchor, offer: Stamp<'a>) -> String {
         let (before, after) = self.neighbours(anchor);
         let against = before.filter(|b| offer.at < b.at).or(after);
+        let words = anchor.words();
         format!(
-            "{} at {:.6} s ({}) is out of order with {} and was left out",
-            anchor.words(),
+            "{words} at {:.6} s ({}) is out of order with the moment at {}, so vmeter left out \
+             {words}",
             seconds(offer.at),
             offer.source,
             against.map_or_else(String::new, |s| format!("{:.6} s ({})", seconds(s.at), s.source)),

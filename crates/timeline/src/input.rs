@@ -65,8 +65,8 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
     input.seen.sort_by_key(|s| s.at);
     input.warnings.extend((before > 0).then(|| {
         format!(
-            "{before} events have times before the exec of the VMM and were left out; a clock \
-            is misaligned"
+            "vmeter left out {before} events that have times before the exec of the VMM; the \
+            clock of a source is misaligned"
         )
     }));
     // A run that ends at its ready point is followed by events of the same boot.
@@ -79,8 +79,8 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         || events.iter().any(|e| matches!(e.what, EventKind::Ready | EventKind::VmmKilled));
     input.warnings.extend((after > 0 && !ended_early).then(|| {
         format!(
-            "{after} events have times after the end of the run and were left out; a clock is \
-            misaligned"
+            "vmeter left out {after} events that have times after the end of the run; the clock \
+            of a source is misaligned"
         )
     }));
     input
@@ -176,7 +176,8 @@ fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
         input.warnings.push(format!(
             "the run ended at the line {line:?}, which has only a time stamp of the host. In the \
              guest's virtual time the run therefore lasts until the last event that vmeter saw. \
-             Use a line of the kernel's log (echo … > /dev/kmsg), which has a virtual time stamp"
+             As the ready point, use a line of the kernel's log (echo … > /dev/kmsg): such a \
+             line has a virtual time stamp"
         ));
     }
     input

@@ -28,10 +28,10 @@ fn untold(facts: &RunIndex<'_>) -> Option<String> {
     let spoke = facts.lines.iter().any(|line| line.on == On::Kernel);
     (events && spoke && facts.calls.builtin().next().is_none()).then(|| {
         "the kernel can't trace its initcalls (no CONFIG_FTRACE), so no initcall has a name. \
-            With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel logs \
-            its initcalls and does not print them. If the console is quiet, and you allow vmeter \
-            to change the command line, vmeter adds the last two parameters itself. The kernel \
-            needs no new configuration"
+            With `quiet initcall_debug log_buf_len=512K` on its command line, the kernel writes \
+            its initcalls to its log, and not to the console. If the console is quiet, and you \
+            allow vmeter to change the command line, vmeter adds the last two parameters itself. \
+            The kernel needs no new configuration"
             .to_owned()
     })
 }
@@ -50,8 +50,8 @@ fn rough(facts: &RunIndex<'_>) -> Option<String> {
     (!lacking.is_empty() && typical > ROUGH_NS).then(|| {
         format!(
             "the times of the kernel's log lines are off by {:.1} ms, because vmeter cannot read \
-                this kernel's clock in RAM; with {}, vmeter can read it, and the times are off \
-                by 0.02 ms at most",
+                this kernel's clock in RAM; if the kernel has {}, vmeter can read the clock, \
+                and the times are off by 0.02 ms at most",
             typical as f64 / 1e6,
             lacking.join(" and ")
         )

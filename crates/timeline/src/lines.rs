@@ -226,19 +226,19 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
     let again =
         || seen.iter().zip(&said).filter(|(_, is)| **is == LogMessage::Again).map(|(s, _)| s.at);
     let first = seconds(again().next()?);
-    let why =
-        "(dmesg or klogd printed the line again, the console lagged, or the clock of the line's \
-            CPU had not begun)";
     Some(match again().count() {
         1 => format!(
-            "1 line of a kernel's log reached the console at {first:.3} s, which does not fit \
-                its time stamp {why}: vmeter ignores the line's time"
+            "vmeter ignores the time of 1 kernel log line on the console, at {first:.3} s, \
+                because its time stamp does not fit the moment when the console showed the \
+                line. Possible causes: dmesg or klogd printed the line again, the console \
+                lagged, or the CPU that logged the line had not started its clock yet (stamp 0)"
         ),
         count => format!(
             "vmeter ignores the times of {count} kernel log lines on the console, from \
-                {first:.3} s on, because their stamps do not fit the moment when the console \
-                showed them. Causes: dmesg or klogd printed the lines again, the console lagged, \
-                or the CPU that logged a line had not started its clock yet (stamp 0)"
+                {first:.3} s on, because their time stamps do not fit the moments when the \
+                console showed the lines. Possible causes: dmesg or klogd printed the lines \
+                again, the console lagged, or the CPU that logged a line had not started its \
+                clock yet (stamp 0)"
         ),
     })
 }

@@ -56,20 +56,20 @@ pub(crate) fn explain(
 pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
     let trace = facts.lost.map(|(count, from)| {
         let kept = if from < facts.total {
-            format!("kept what came from {:.3} s on", seconds(from))
+            format!("has only the records from {:.3} s on", seconds(from))
         } else {
-            "kept nothing that tells of the boot".to_owned()
+            "has no record of the boot".to_owned()
         };
         format!(
-            "the guest's trace {kept}: {count} earlier records were overwritten; add {} to its \
-                kernel's command line to keep all records",
+            "the guest's trace {kept}, because the guest overwrote {count} earlier records; add \
+                {} to the kernel's command line to keep all records",
             trace_size(facts)
         )
     });
     let log = (facts.log_lost > 0).then(|| {
         format!(
-            "the guest's log has only its last records: {} earlier records were overwritten; add \
-                {} to its kernel's command line to keep all records",
+            "the guest's log has only its last records, because the guest overwrote {} earlier \
+                records; add {} to the kernel's command line to keep all records",
             facts.log_lost,
             log_size(facts)
         )
@@ -86,7 +86,7 @@ pub(crate) fn lost(facts: &RunIndex<'_>) -> Vec<String> {
         facts.torn.into_iter().zip(["records of the guest's log", "pages of the guest's trace"]);
     let torn = torn.filter(|(count, _)| *count > 0).map(|(count, of)| {
         format!(
-            "{count} {of} were left out, because the guest overwrote them while vmeter copied \
+            "vmeter left out {count} {of}, because the guest overwrote them while vmeter copied \
             them"
         )
     });
@@ -110,9 +110,10 @@ pub(crate) fn lost_time(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<S
     let lost = took - (last.1 - first.1);
     (lost >= LOST_NS && lost as f64 >= LOST_SHARE * took as f64).then(|| {
         format!(
-            "the guest's clock lost {:.3} s of the {:.3} s up to its init, so dmesg and \
-             systemd-analyze show that much less; the times here are the host's. (Until it \
-             trusts its TSC, the guest counts ticks, and a busy host drops some.)",
+            "the guest's clock lost {:.3} s of the {:.3} s up to the start of init, so dmesg and \
+             systemd-analyze show times that are too short by this amount. vmeter shows times of \
+             the host's clock. (Until the guest's kernel switches to the TSC, it counts timer \
+             ticks, and a busy host does not deliver all of them.)",
             seconds(lost),
             seconds(took)
         )
@@ -120,13 +121,13 @@ pub(crate) fn lost_time(facts: &RunIndex<'_>, anchors: &Anchors<'_>) -> Option<S
 }
 
 /// What is said of a guest whose first kernel gave way to another.
-pub const GAVE_WAY: &str = "gave way to a second one";
+pub const GAVE_WAY: &str = "a second kernel replaced the guest's first kernel";
 
 /// What is told of a guest whose first kernel gave way to another.
 pub(crate) fn of_first(since: Stamp<'_>, by: By) -> String {
     let how = if by == By::Reset { "after a reset" } else { "kexec" };
     format!(
-        "at {:.3} s the guest's kernel {GAVE_WAY} ({how}). At the end the guest's RAM holds the \
+        "at {:.3} s {GAVE_WAY} ({how}). At the end of the run the guest's RAM holds the \
             second kernel, so vmeter knows the first kernel only from the console and from what \
             vmeter saw while the first kernel ran",
         seconds(since.at)
@@ -148,17 +149,17 @@ const UNPLACED: &str =
 /// The same where it was told to trace.
 const UNTRACED: &str =
     "vmeter saw the kernel, but not what it did. Its command line had trace_event=initcall:*, but \
-        its RAM contains no such record; the kernel may lack CONFIG_FTRACE, or \
-        CONFIG_KALLSYMS_ALL, which vmeter needs to find the trace. Use a kernel with both, or a \
-        console that is not quiet";
+        vmeter found no record of an initcall in the guest's RAM. The kernel may lack \
+        CONFIG_FTRACE, or CONFIG_KALLSYMS_ALL, which vmeter needs to find the trace. Use a \
+        kernel with both options, or let the kernel print its log on the console (no `quiet`)";
 /// The same where its records were overwritten.
 fn overwritten(facts: &RunIndex<'_>) -> String {
     let trace = facts.lost.map(|_| trace_size(facts));
     let log = (facts.log_lost > 0).then(|| log_size(facts));
     let words: Vec<String> = trace.into_iter().chain(log).collect();
     format!(
-        "vmeter saw the kernel, but later records overwrote the records of its start: add {} to \
-            its command line to keep them",
+        "vmeter saw the kernel, but later records overwrote the records of the kernel's start: \
+            add {} to the kernel's command line to keep all records",
         words.join(" ")
     )
 }
@@ -206,7 +207,8 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         None if next.is_none() => "no source saw anything there",
         None | Some(Anchor::Wrapper) => "vmeter did not see the VMM's start (no ptrace)",
         Some(Anchor::ExecDone | Anchor::Main | Anchor::Waits) => {
-            "vmeter did not see when the vCPU began to run (no VMM trace, plugin or firmware log)"
+            "vmeter did not see when the vCPU began to run (no VMM trace, TCG plugin or firmware \
+                log)"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress)
             if next.is_none_or(|next| next > Anchor::Panic) && !is_linux(facts) =>
@@ -215,16 +217,17 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
                 its boot into parts"
         }
         Some(Anchor::Reset | Anchor::Loader | Anchor::KernelFirst | Anchor::Decompress) => {
-            "vmeter did not see when decompression and the kernel began (no plugin, fw_cfg trace \
-                or kernel log)"
+            "vmeter did not see when decompression and the kernel began (no TCG plugin, fw_cfg \
+                trace or kernel log)"
         }
         Some(Anchor::Hypervisor) => {
             "vmeter did not see when the hypervisor in the guest (Xen) started the Linux kernel"
         }
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
-            "user space: vmeter saw no init step, no console line of a program, and no process \
-                that ran alone there (processes that overlap others are listed beside the tree)"
+            "user space: in this time vmeter saw no step of init, no console line of a program, \
+                and no process that ran alone (vmeter lists processes that overlap others beside \
+                the tree)"
         }
         Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {

@@ -43,7 +43,7 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
     sums(timeline)?;
     let ids: HashSet<u32> = timeline.overlapping.iter().map(|s| s.id).collect();
     if ids.len() != timeline.overlapping.len() || ids.iter().any(|id| by_id.contains_key(id)) {
-        return Err("an id of a span outside the tree is not unique".to_owned());
+        return Err("a span outside the tree has the same id as another span".to_owned());
     }
     Ok(())
 }
@@ -53,7 +53,8 @@ fn sums(timeline: &Timeline) -> Result<(), String> {
     let phases: Ns = timeline.phases.iter().map(|(_, ns)| ns).sum();
     if leaves != timeline.total || phases != timeline.total {
         return Err(format!(
-            "the leaf spans add up to {leaves} and the phases to {phases}, but both must be {}",
+            "the leaf spans add up to {leaves} ns and the phases to {phases} ns, but both sums \
+             must be {} ns",
             timeline.total
         ));
     }

@@ -27,7 +27,7 @@ fn a_device_that_timed_out_had_its_time_from_when_it_was_expected() {
     assert_eq!(lengths(&timeline.spans, "unit "), its);
     let causes = vmeter_timeline::causes(&timeline);
     let found: Vec<_> = causes.iter().map(|c| (c.cause.id, c.at_most / MS, c.remedy)).collect();
-    assert_eq!(found, [("missing-device", 1_000, "nofail in fstab(5), or the device")]);
+    assert_eq!(found, [("missing-device", 1_000, "nofail in fstab, or add the device")]);
     let beside = [("unit systemd-udev-trigger.service", 200)];
     assert_eq!(lengths(&timeline.overlapping, "unit "), beside);
 }

@@ -35,7 +35,7 @@ pub enum Error {
     /// Nothing in it was understood.
     #[error(
         "{name} begins like a trace, but none of its {unreadable} lines or records could be \
-         understood: is it damaged, or cut out of another file?"
+         understood: is the file damaged, or is it only a part of another file?"
     )]
     Nothing {
         /// The trace.

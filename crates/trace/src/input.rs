@@ -467,12 +467,18 @@ impl Lines {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.cut > 0 {
-            problems.push(format!("{} lines longer than {MAX_LINE} bytes were cut", self.cut));
+            problems.push(format!(
+                "{} lines are longer than {MAX_LINE} bytes; vmeter ignores the rest of these \
+                lines",
+                self.cut
+            ));
         }
         if self.replaced > 0 {
             let replaced = self.replaced;
-            problems
-                .push(format!("{replaced} lines hold bytes that are not UTF-8, shown as \u{fffd}"));
+            problems.push(format!(
+                "{replaced} lines hold bytes that are not UTF-8; vmeter shows these bytes as \
+                \u{fffd}"
+            ));
         }
         problems.extend(self.problem.clone());
         problems

@@ -8,10 +8,13 @@ use vmeter_base::shell;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No tracefs is mounted.
-    #[error("no tracefs is mounted here: `sudo mount -t tracefs tracefs /sys/kernel/tracing`")]
+    #[error(
+        "no tracefs is mounted here; mount it: `sudo mount -t tracefs tracefs \
+         /sys/kernel/tracing`"
+    )]
     NotMounted,
     /// This user may not use it.
-    #[error("this user may not use {path}: tracefs is root's, so run `{command}`")]
+    #[error("this user may not use {path}: tracefs belongs to root, so run `{command}`")]
     NotPermitted {
         /// What was refused.
         path: PathBuf,

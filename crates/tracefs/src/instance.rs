@@ -233,7 +233,7 @@ fn no_events(plan: &Plan) -> Error {
     Error::NoEvents {
         events: plan.events.join(", "),
         hint: if of_kvm {
-            "load KVM's module for its events: `sudo modprobe kvm_intel` or `kvm_amd`"
+            "to get these events, load KVM's module: `sudo modprobe kvm_intel` or `kvm_amd`"
         } else {
             "see /sys/kernel/tracing/available_events"
         },

@@ -50,9 +50,11 @@ fn debian(
     changes: &[Change],
 ) -> Result<String> {
     let kernel = kernel::list_in(&options.cache).pop().ok_or(Error::NoModules)?;
-    let base = kernel.config.ok_or(Error::NoKernel {
-        package: kernel.vmlinuz,
-        expected: "the configuration next to the kernel image, where a Debian package puts it",
+    let base = kernel.config.ok_or(Error::Malformed {
+        path: kernel.vmlinuz,
+        problem: "expected the kernel's configuration file in the same folder, where a Debian \
+            package puts it"
+            .into(),
     })?;
     let mut text = fs::read_to_string(&base).at(&base)?;
     // The last of several lines wins.
@@ -135,8 +137,8 @@ fn check<'a>(
     Err(Error::Malformed {
         path: source.into(),
         problem: format!(
-            "these kernel sources reject {}: its dependencies have changed; expected sources of \
-                Linux 6.1 to 6.12",
+            "these kernel sources reject {}: their Kconfig files have other dependencies; expected \
+                sources of Linux 6.1 to 6.12",
             refused.join(", ")
         ),
     })

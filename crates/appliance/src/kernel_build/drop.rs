@@ -86,7 +86,7 @@ pub(super) fn verdicts(
         };
         let why = match &option {
             _ if initcall.seconds < long_s => SHORT.to_owned(),
-            None => "no option of its own was found".to_owned(),
+            None => "vmeter found no option for it".to_owned(),
             Some(option) => match (needed(option, kept), instead) {
                 (Some(why), _) => format!("needed: {why}"),
                 (None, None) if base.get(option.as_str()) != Some(&"y") => "not built in".into(),
@@ -212,7 +212,7 @@ impl Selectors {
                     continue;
                 }
                 if let Some(why) = needed(selector, kept) {
-                    return Err(format!("{selector} selects it, which is needed: {why}"));
+                    return Err(format!("{selector} selects it and is needed: {why}"));
                 }
                 if all.len() >= MOST_ABOVE {
                     return Err(format!("more than {MOST_ABOVE} options select it"));

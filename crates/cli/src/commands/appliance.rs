@@ -72,7 +72,7 @@ pub fn run(arguments: Appliance, output: &Output) -> anyhow::Result<Status> {
         Some(path) => build_to(&spec, path),
         None => build_in(&cache.join("appliances"), &spec),
     };
-    let built = interrupt.instead(built.map_err(host), "nothing of it is kept")?;
+    let built = interrupt.instead(built.map_err(host), "vmeter kept no files")?;
     for (name, bytes) in &built.sizes.parts {
         output::line(&format!("{bytes:>12} {name}"))?;
     }

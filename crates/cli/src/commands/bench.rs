@@ -15,7 +15,7 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 /// `vmeter bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// The machine, the baseline of the comparison.
+    /// The machine that is the baseline of the comparison.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.
@@ -26,14 +26,16 @@ pub struct Bench {
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
     /// Run often enough to detect a difference of PCT percent. vmeter computes the number of runs
-    /// from the noise of the first runs, and makes at most --runs (default: the number is fixed).
+    /// from the noise of the first runs, but makes at most --runs runs (default: exactly --runs
+    /// runs).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
-    /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
-    /// p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    /// Start N VMs at once, and repeat that --runs times. vmeter does the same for each further
+    /// number (M), in random order. The report has p50, p90 and p99 of the boot times, the
+    /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
-    /// When a machine is too slow, against the first.
+    /// When a machine counts as too slow, compared with the first machine.
     #[command(flatten)]
     pub gate: FailIfSlower,
     /// Command line of your own VMM, which vmeter runs instead of its own machine.
@@ -50,15 +52,15 @@ struct Variant {
     /// Label in the table.
     #[arg(long)]
     label: Option<String>,
-    /// The baseline's own command line replaced.
+    /// A command line of your own that replaces the baseline's.
     #[arg(last = true)]
     command: Vec<String>,
 }
 
-/// Reads a `--vs` SPEC as changes to `base`: (label, machine).
+/// Reads a `--vs` SPEC as changes to `base`; returns the label and the changed machine.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A text that says what is wrong with SPEC.
 pub(super) fn variant(base: &MachineSpec, spec: &str) -> anyhow::Result<(String, MachineSpec)> {
     let words = shell_words::split(spec).map_err(|e| {
         anyhow::anyhow!("--vs {spec:?}: {e}; expected machine options, e.g. --vs '--machine pc'")

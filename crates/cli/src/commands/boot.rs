@@ -33,7 +33,7 @@ pub struct Boot {
     /// How it is shown.
     #[command(flatten)]
     pub views: Views,
-    /// When it is too slow, against --baseline.
+    /// When this machine counts as too slow, compared with --baseline.
     #[command(flatten)]
     pub gate: FailIfSlower,
     /// Compare with a saved session. If possible, vmeter boots the saved machine again, in turn
@@ -41,12 +41,13 @@ pub struct Boot {
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
     /// Run often enough to detect a difference of PCT percent from --baseline. vmeter computes the
-    /// number of runs from the noise of the first runs, and makes at most --runs (default: the
-    /// number is fixed).
+    /// number of runs from the noise of the first runs, but makes at most --runs runs (default:
+    /// exactly --runs runs).
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
-    /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
-    /// p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    /// Start N VMs at once, and repeat that --runs times. vmeter does the same for each further
+    /// number (M), in random order. The report has p50, p90 and p99 of the boot times, the
+    /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["overhead", "baseline", "detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
     /// Record the next VM that another program (libvirt, a daemon) starts, from the VMM's exec

@@ -27,35 +27,37 @@ pub struct Dirty {
     /// kvm-ring, pagemap-scan, mprotect, or all (default: all that this host has).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     tracker: Vec<String>,
-    /// Strategies to compare, or all. A strategy is a way to read and clear the dirty bitmap:
-    /// get_org (original loop), get_opt (optimised loop), switch_opt (swap of buffers) (default:
-    /// all).
+    /// Strategies to compare, or all (default: all). A strategy is a way to read and clear the
+    /// dirty bitmap: get_org (original harvest loop), get_opt (optimised harvest loop), switch_opt
+    /// (swap of bitmaps without a copy).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
     /// The same as --runs.
     #[arg(long, value_name = "N", conflicts_with = "runs",
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     passes: Option<u32>,
-    /// Memory slots of the guest, as JSON: [{"slot": 0, "bytes": "640K"}, …]. "buffer": true marks
-    /// the slot that the workload writes to (default: the workload's own slots).
+    /// JSON file with the memory slots of the guest (default: the workload's own slots):
+    /// [{"slot": 0, "bytes": "640K"}, …]. "buffer": true marks the slot that the workload writes
+    /// to.
     #[arg(long, value_name = "FILE")]
     slots: Option<PathBuf>,
-    /// Percentage of the buffer that one pass of `random` or `sequential` writes (default: 50).
+    /// With the workloads `random` and `sequential`: percentage of the buffer that the guest writes
+    /// in one pass (default: 50).
     #[arg(long, value_name = "PCT")]
     dirty: Option<f64>,
     /// Size of the buffer that the workload writes, MiB (default: 256; the published measurement
-    /// used 1024).
+    /// that docs/DIRTY.md cites used 1024).
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     buffer: Option<u64>,
-    /// Limit of the total size of all slots, MiB. vmeter shrinks large slots to fit (default: half
-    /// of the available memory).
+    /// Limit of the total size of all slots, MiB (default: half of the available memory). vmeter
+    /// shrinks large slots until all slots fit into this limit.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: Option<u64>,
     /// Frames per second of the workload gui (default: 60).
     #[arg(long, value_name = "N")]
     hz: Option<u32>,
-    /// Privilege level of the guest's code, 3 or 0. The host's KVM must run code of the chosen
-    /// level natively (default: 3).
+    /// Privilege level of the guest's code, 3 or 0 (default: 3). The host's KVM must run code of
+    /// the chosen level natively.
     #[arg(long, value_name = "N")]
     ring: Option<u8>,
     /// Entries of the dirty ring (default: 65536).
@@ -68,12 +70,12 @@ pub struct Dirty {
     /// Do not compare the dirty bitmap with the pages that the guest wrote.
     #[arg(long)]
     no_verify: bool,
-    /// Skip the extra runs with other numbers of dirty pages. Without them, vmeter cannot compute
-    /// at how many dirty pages another tracker becomes the fastest.
+    /// Skip the extra runs, which vary the number of dirty pages. Without these runs, vmeter cannot
+    /// compute at how many dirty pages another tracker becomes the fastest.
     #[arg(long)]
     no_fit: bool,
-    /// Also measure several VMs at once, for each number in LIST, and show p50 and p99 of their
-    /// times, e.g. 1,8,32 (default: none).
+    /// For each N in LIST, e.g. 1,8,32, also measure N VMs at once, and show p50 and p99 of their
+    /// times (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vms: Vec<usize>,
     /// How often.
@@ -81,11 +83,12 @@ pub struct Dirty {
     runs: Runs,
 }
 
-/// Largest file of slots that is read, bytes.
+/// Largest --slots file that vmeter reads, bytes.
 const MAX_SLOTS_FILE: u64 = 1 << 20;
 const WARMUP: &str = "Warm-up passes of each tracker, excluded from all statistics (default: 0)";
 const RUNS: &str = "Passes of each tracker (default: 3 for the workload `migration`, as in the \
-    published measurement, and 5 for the others). With --resume, a larger number adds passes";
+    published measurement that docs/DIRTY.md cites, and 5 for the others). With --resume, a larger \
+    number adds passes";
 const PIN: &str =
     "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3 (default: the \
         first CPU). The guests run on the remaining CPUs. In the passes of --vms, all threads \
@@ -122,7 +125,7 @@ impl Dirty {
 /// Measures, shows and exports.
 ///
 /// # Errors
-/// A question that makes no sense, and what this host can't do.
+/// Options that contradict each other or are out of range; what this host cannot run.
 pub fn run(arguments: Dirty, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "dirty")?;
     let given = arguments.given()?;

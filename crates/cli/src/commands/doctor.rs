@@ -17,11 +17,11 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Remove processes, tracefs instances and temporary folders that a killed vmeter left behind.
-    /// A running vmeter keeps its own.
+    /// What belongs to a running vmeter stays.
     #[arg(long)]
     pub clean: bool,
-    /// Compare one machine with itself. This shows how often this host gives a false verdict, and
-    /// the smallest difference that it can detect.
+    /// Compare one machine with itself. This shows how often vmeter gives a false verdict on this
+    /// host, and the smallest difference that vmeter can detect here.
     #[arg(long, conflicts_with = "clean")]
     pub aa: bool,
     /// With --aa: runs of each of the two equal machines (default: 20).

@@ -18,18 +18,18 @@ use vmeter_session::Interrupt;
 /// `vmeter explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// Traces of one machine to explain together; formats: ftrace, perf, QEMU, xentrace, strace.
+    /// Traces of one machine, to explain together; formats: ftrace, perf, QEMU, xentrace, strace.
     #[arg(value_name = "FILE", required_unless_present = "live", conflicts_with = "live")]
     files: Vec<PathBuf>,
     /// Clock rate of a trace whose time stamps count cycles, e.g. 2.0G (default: vmeter's estimate,
     /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Explain where the time of the threads with these names goes, and what these threads wait for
-    /// (default: the threads that serve a guest, or those that wait for each other most). A pattern
-    /// is a thread's name or its beginning, up to a character that is no letter: `puma` also
-    /// matches `puma srv 1`. `*` matches any text, `|` separates names. vmeter adds the other
-    /// threads of the same processes, and their child processes.
+    /// Explain the threads with these names: where their time goes, and what they wait for
+    /// (default: the threads that serve a guest, or those that wait for each other most). PATTERN
+    /// is a whole name, or the beginning of a name if the next character is not a letter: `puma`
+    /// also matches `puma srv 1`, but not `pumas`. `*` matches any text, `|` separates names.
+    /// vmeter adds the other threads of the same processes, and their child processes.
     #[arg(long, value_name = "PATTERN")]
     comm: Option<String>,
     /// Baseline trace of the same workload. vmeter explains the additional time of the other traces

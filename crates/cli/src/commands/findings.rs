@@ -28,16 +28,16 @@ pub struct Findings {
     /// The machine.
     #[command(flatten)]
     pub machine: Machine,
-    /// How often (default: 10 of each machine).
+    /// Number of runs (default: 10 of each machine).
     #[command(flatten)]
     pub runs: Runs,
-    /// Command line of your own VMM. vmeter checks which causes that machine has, and measures these
-    /// causes and their remedies.
+    /// Command line of your own VMM. vmeter checks which of the causes your machine has, and
+    /// measures these causes and their remedies.
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }
 
-/// Measures the findings, shows and exports what came of them.
+/// Measures the findings, shows and exports the results.
 ///
 /// # Errors
 /// As [`vmeter_lab::findings::findings`]; an export that cannot be written.

@@ -13,8 +13,8 @@ use vmeter_irq::{measure, Config, FitRange, IrqOptions, Options, Strategy};
 use vmeter_session::failure::usage;
 use vmeter_session::{Interrupt, Views, Watch};
 
-/// `vmeter irq`. Serialised, it has the options that were given, by the names that [`Config`]
-/// has on disk.
+/// `vmeter irq`. Its serialised form has the options that the user gave, under the names that the
+/// fields of [`Config`] have on disk.
 #[derive(Debug, Args, Serialize)]
 #[command(mut_arg("pin", |arg| arg.help(PIN)), mut_arg("runs", |arg| arg.help(RUNS)))]
 pub struct Irq {
@@ -38,7 +38,7 @@ pub struct Irq {
     /// vm_per_vector, vm_per_device, vm_per_vm (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Vector counts for which vmeter measures how the time grows: give one of the words below
+    /// Up to which number of vectors vmeter measures how the time grows: one of the words below
     /// (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
@@ -120,7 +120,7 @@ impl Irq {
         }))
     }
 
-    /// What was asked, less what is so by default.
+    /// The fields of `asked` whose options the user gave.
     fn given(&self, asked: &Config) -> anyhow::Result<Value> {
         let typed = serde_json::to_value((self, self.runs.runs, self.runs.warmup))?;
         let mut resolved = serde_json::to_value(asked)?;

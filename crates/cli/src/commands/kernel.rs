@@ -27,7 +27,7 @@ pub enum Kernel {
         #[arg(default_value = "linux-image-cloud-amd64")]
         package: String,
     },
-    /// List the cached kernels: built ones, then fetched ones. vmeter boots the last by default.
+    /// List cached kernels, built ones first. By default, vmeter boots the newest fetched one.
     List,
     /// Build a kernel from Debian's sources, out of tree. An interrupted build resumes.
     Build(Build),
@@ -54,7 +54,7 @@ pub struct Diet {
     /// The machine that must boot with the kernel.
     #[command(flatten)]
     machine: Machine,
-    /// How often the last comparison boots each kernel.
+    /// How many times the final comparison boots the full kernel and the new one.
     #[command(flatten)]
     runs: Runs,
 }
@@ -90,7 +90,7 @@ pub struct Build {
     #[arg(long, value_name = "CONFIG", value_parser = word::<Config>())]
     config: Config,
     /// For --config custom: folder of a saved `vmeter boot` of the full kernel. The custom kernel
-    /// omits the initcalls that took over 1 ms in that boot.
+    /// omits initcalls that took 1 ms or more in that boot.
     #[arg(long, value_name = "DIR", required_if_eq("config", "custom"))]
     from: Option<PathBuf>,
     /// What is compiled, and how.
@@ -101,7 +101,7 @@ pub struct Build {
 /// Fetches, lists or builds kernels.
 ///
 /// # Errors
-/// A package that cannot be had; an empty list; a build that fails.
+/// A package that vmeter cannot fetch; a list without any kernel; a build that fails.
 pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
     let cache = cache_dir()?;
     match arguments {
@@ -116,14 +116,14 @@ pub fn run(arguments: Kernel, out: &Output) -> anyhow::Result<Status> {
                     eprintln!("{step}");
                 }
             });
-            let kernel = interrupt.instead(fetched.map_err(host), "nothing of it is kept")?;
+            let kernel = interrupt.instead(fetched.map_err(host), "vmeter kept no files")?;
             output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
         }
         Kernel::List => {
             let built = kernel_build::list_in(&cache).into_iter().map(|(kernel, _)| kernel);
             let kernels: Vec<_> = built.chain(list_in(&cache)).collect();
             if kernels.is_empty() {
-                return Err(host("no kernel is cached: vmeter kernel fetch"));
+                return Err(host("no kernel is cached: run `vmeter kernel fetch`"));
             }
             for kernel in kernels {
                 output::line(&format!("{} {}", kernel.version, kernel.vmlinuz.display()))?;
@@ -156,7 +156,7 @@ fn built(arguments: Build, cache: PathBuf, out: &Output) -> anyhow::Result<()> {
 
 /// How far make is.
 const OBJECTS: &str = "{wide_bar} {pos}/{len} objects  {msg}";
-/// What there is of a build that was interrupted.
+/// What vmeter prints when the user interrupts a build.
 const KEPT: &str = "vmeter keeps the compiled objects; the same command resumes the build";
 
 /// Initcalls of a saved boot, by their mean time.
@@ -164,7 +164,7 @@ fn initcalls(dir: &std::path::Path) -> anyhow::Result<Vec<Initcall>> {
     diet::initcalls(&vmeter_lab::boot::result(&vmeter_session::Session::open(dir)?)?)
 }
 
-/// A kernel without what took long, as far as the guest boots with it.
+/// Builds a kernel without the options of slow initcalls, but with those that the guest needs.
 fn slimmed(arguments: Diet, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "kernel diet")?;
     let Diet { threshold, from, dry_run, sources, machine, runs } = arguments;
@@ -215,16 +215,14 @@ fn show(bar: &ProgressBar, step: &Step, quiet: bool) {
                 }
                 None => {
                     bar.set_length(*done as u64);
-                    bar.set_message(
-                        "objects compiled; the total number is not known yet".to_owned(),
-                    );
+                    bar.set_message("compiled so far; the total is not known yet".to_owned());
                 }
             }
         }
     }
 }
 
-/// An initcall that took long, and what becomes of its option.
+/// The line of a slow initcall: its time, its option, and `left out` or why the option stays.
 fn row(verdict: &Verdict) -> String {
     let (took, function) = (verdict.initcall.seconds * 1e3, &verdict.initcall.function);
     let option = verdict.option.as_deref().unwrap_or("-");
@@ -238,9 +236,9 @@ fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
     if !out.quiet {
         let size = Quantity::exact(record.image_bytes as f64, Unit::Bytes).inline();
         let took = brief_seconds(record.seconds);
-        let there = if *cached { "there already: " } else { "" };
+        let there = if *cached { "already built: " } else { "" };
         eprintln!(
-            "{there}{} of {}: {} objects in {took} ({}), {size}, {} options built in",
+            "{there}{} kernel from {}: {} objects in {took} ({}), {size}, {} options built in",
             record.config,
             record.source,
             record.objects,
@@ -252,5 +250,5 @@ fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
 }
 
 fn makes(attempts: u32) -> String {
-    vmeter_render::quantity::plural(attempts.into(), "make")
+    vmeter_render::quantity::plural(attempts.into(), "make run")
 }

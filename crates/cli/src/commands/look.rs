@@ -34,7 +34,7 @@ pub struct Look {
     pub views: Views,
 }
 
-/// Looks into a VM that runs: shows and exports its boot, follows it.
+/// Reads the boot of a running VM, shows and exports it; with `--follow`, prints the guest's log.
 ///
 /// # Errors
 /// No such VM, or one that can't be read; an export that cannot be written.

@@ -16,12 +16,12 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter memory`.
 #[derive(Debug, Args)]
 pub struct Memory {
-    /// Number of MiB that the guest reads from a file of 64 MiB on its root before the second
-    /// measurement (default: 64). The second measurement is in a separate boot. With 0, vmeter
-    /// measures once, at the ready point.
+    /// vmeter measures its own guest in two separate boots: at the ready point, and after the guest
+    /// has read this many MiB of a file on its root (default: 64; at most 64). With 0, vmeter
+    /// measures only at the ready point.
     #[arg(long, value_name = "MIB")]
     pub read: Option<u32>,
-    /// The machine; --root takes several, separated by commas, which are shown side by side.
+    /// The machine. --root takes several root devices, separated by commas, to compare them.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.

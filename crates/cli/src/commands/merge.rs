@@ -19,12 +19,12 @@ pub struct Merge {
     #[arg(long, value_name = "DIR")]
     pub save: Option<PathBuf>,
     /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
-    /// a factor (how slow the host is); it divides a host's times by the host's factor.
+    /// a factor, which says how slow the host is, and divides the host's times by this factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }
 
-/// Merges, shows and exports the whole.
+/// Merges the shards, shows and exports the merged session.
 ///
 /// # Errors
 /// As [`vmeter_lab::merge::merge`]; an export that cannot be written.

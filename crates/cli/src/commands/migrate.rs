@@ -28,8 +28,8 @@ pub struct Migrate {
     /// the guest's memory).
     #[arg(long, value_name = "MIB")]
     working_set: Option<String>,
-    /// Send only the changed parts of a page (QEMU's xbzrle), with a cache of MIB MiB (default:
-    /// off).
+    /// Send only the changed parts of a page (QEMU's xbzrle). MIB is the size of the cache
+    /// (default: off).
     #[arg(long, value_name = "MIB", num_args = 0..=1, default_missing_value = "on")]
     xbzrle: Option<String>,
     /// Send pages on CHANNELS connections (QEMU's multifd) (default: off).
@@ -57,7 +57,7 @@ pub struct Migrate {
     /// (default: neither).
     #[arg(long, value_name = "SIDE", value_parser = word::<Side>())]
     kill: Option<Side>,
-    /// The machine; its firmware is the guest, which is vmeter's own.
+    /// The machine. QEMU loads vmeter's own guest in place of the firmware.
     #[command(flatten)]
     machine: Machine,
     /// How often.
@@ -69,7 +69,7 @@ pub struct Migrate {
 }
 
 impl Migrate {
-    /// What is set for every point.
+    /// The settings that are the same at every point.
     fn fixed(&self) -> Settings {
         let given = [
             ("bandwidth", &self.bandwidth),

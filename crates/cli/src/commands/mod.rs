@@ -73,7 +73,7 @@ commands! {
     Runs(runs::Runs),
     /// Read the boot of a running VM from its RAM, and follow its log.
     Look(look::Look),
-    /// Record each VM that libvirt or a script starts, without root.
+    /// Without root, record each VM that libvirt or a script starts.
     #[command(subcommand, long_about = shim::ABOUT)]
     Shim(shim::Shim),
     /// Show a saved run again.

@@ -19,7 +19,7 @@ use vmeter_session::{Interrupt, Session, Views, Watch};
 /// `vmeter range`.
 #[derive(Debug, Args)]
 pub struct Range {
-    /// The commits to measure: A..B and A itself, with which vmeter compares the others.
+    /// The commits to measure: A, and all later commits up to B along first parents.
     #[arg(value_name = "A..B", required_unless_present = "resume")]
     pub range: Option<String>,
     /// The git repository. vmeter only reads it.
@@ -69,10 +69,11 @@ pub struct Range {
     /// Before each build, remove files from the checkout that are not in the commit.
     #[arg(long)]
     pub clean: bool,
-    /// When a commit is too slow, against the one before.
+    /// The gate, which fails if a change makes the runs too slow.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// The machine, with {worktree} where files of a commit belong: --kernel {worktree}/bzImage.
+    /// The machine. In its options, {worktree} is the commit's checkout, as in
+    /// --kernel {worktree}/bzImage.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.

@@ -19,52 +19,58 @@ use vmeter_session::{Interrupt, Views, Watch};
 /// `vmeter restore`.
 #[derive(Debug, Args)]
 pub struct Restore {
-    /// Command that makes the snapshot, once. vmeter replaces {image} in it by a folder for the
-    /// snapshot (default: vmeter makes QEMU's snapshots itself).
+    /// Command that makes the snapshot. vmeter runs it once, and replaces {image} in this command
+    /// by the path of a folder for the snapshot (default: vmeter makes QEMU's snapshots itself).
     #[arg(long, value_name = "CMD", requires = "restore")]
     pub create: Option<String>,
-    /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in it by the
-    /// same folder (default: vmeter starts QEMU itself).
+    /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in this
+    /// command by the path of the same folder (default: vmeter starts QEMU itself).
     #[arg(long, value_name = "CMD")]
     pub restore: Option<String>,
-    /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until. A
-    /// group (?<nonce>…) in REGEX is a number that the guest draws when it boots: a guest with another
-    /// number was not restored.
+    /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
+    /// A group (?<nonce>…) in REGEX matches a random number that the guest draws when it boots. If
+    /// a restored guest prints another number than the guest in the snapshot, the guest booted
+    /// instead, and the run fails.
     #[arg(long, value_name = "WHAT", conflicts_with = "until")]
     pub ready: Option<String>,
-    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and those that
-    /// --restore names and --create has written).
+    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and
+    /// every other file that --create wrote and that the command of --restore names).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
-    /// How QEMU restores; several, separated by commas, take turns (default: all that this QEMU has).
+    /// Ways in which QEMU restores, separated by commas; vmeter uses them in turn (default: all
+    /// that this QEMU has).
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
     pub method: Vec<Method>,
     /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone
     /// (default: --warm).
     #[arg(long)]
     pub cold: bool,
-    /// Read the snapshot into the page cache before each restore (the default; with --cold: both, in
-    /// turn).
+    /// Read the snapshot into the page cache before each restore (this is the default). With --warm
+    /// and --cold, vmeter alternates warm and cold restores.
     #[arg(long)]
     pub warm: bool,
-    /// Write the pages that every restore had mapped at its guest's first answer: file, offset and
-    /// length (default: no list).
+    /// Write a list of pages to FILE (default: no list). A page is in the list if, in every
+    /// restore, the VMM had mapped it when the guest first answered. Each line has a file, an
+    /// offset and a length.
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,
-    /// Load the pages of FILE, as --prefetch-list writes it, into the page cache before each restore. The word
-    /// `first` takes the pages of the warm-ups instead. vmeter restores in turn without that, and compares the
-    /// gain with the predicted one (default: nothing is loaded).
+    /// Load the pages in FILE, a list that --prefetch-list wrote, into the page cache before each
+    /// restore (default: load nothing). If FILE is the word `first`, vmeter loads the pages that
+    /// the warm-ups mapped. vmeter alternates restores with and without this loading, and compares
+    /// the measured gain with the predicted gain.
     #[arg(long, value_name = "FILE")]
     pub prefetch: Option<PathBuf>,
-    /// Restore watched and unwatched in turn, at most 40 pairs, to measure what watching costs (default: all are
-    /// watched).
+    /// Measure what watching costs: alternate watched and unwatched restores, at most 40 pairs
+    /// (default: watch all restores).
     #[arg(long)]
     pub overhead: bool,
-    /// Boot no machine (default: vmeter boots the same machine in turn, to compare with).
+    /// Skip the boots for comparison (default: vmeter also boots the machine, in turn with the
+    /// restores, and compares the times of restores and boots).
     #[arg(long)]
     pub no_boot: bool,
-    /// Start N VMs at once, --runs times; then M VMs at once, and so on. The report has p50, p90,
-    /// p99, tear-down and what the slowest VMs waited for (default: one VM at a time).
+    /// Start N VMs at once, and repeat that --runs times. vmeter does the same for each further
+    /// number (M), in random order. The report has p50, p90 and p99 of the restore times, the
+    /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
     pub concurrency: Vec<u32>,
     /// Show all tables (default: phases and snapshots).
@@ -81,14 +87,14 @@ pub struct Restore {
     pub command: Vec<String>,
 }
 
-/// Writes the pages of the first way to restore that maps any.
+/// Writes the list of pages of the first machine whose VMM mapped a file of the snapshot.
 fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
     let mut all = result.machines.iter();
     let mapped = all.find(|machine| machine.pages.runs > 0).ok_or_else(|| {
         failure(
             Class::Answer,
-            "--prefetch-list: in no restore did the VMM map a file of the snapshot, so there are \
-                no pages to read ahead; with QEMU, use --method shared, which maps the RAM file",
+            "--prefetch-list: the VMM did not map a file of the snapshot in any restore, so there \
+                are no pages to list; with QEMU, use --method shared, which maps the RAM file",
         )
     })?;
     let nonce = mapped.made.as_ref().and_then(|made| made.nonce.as_deref());
@@ -96,7 +102,7 @@ fn write_list(result: &RestoreResult, file: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Which pages are to be loaded first.
+/// The pages to load before each restore.
 fn prefetch(file: &Path) -> anyhow::Result<Prefetch> {
     if file.as_os_str() == "first" {
         return Ok(Prefetch::First);

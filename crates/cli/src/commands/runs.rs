@@ -35,15 +35,16 @@ pub enum Runs {
 /// Which sessions and runs are meant.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Which {
-    /// Only machines that have WORD in a setting, version, digest or argument, or whose setting
-    /// NAME is VALUE. If repeated, all must match (default: all machines).
+    /// Only machines that have WORD in a setting, version, digest or argument. With NAME=VALUE:
+    /// only machines whose setting NAME is VALUE. If repeated, all must match (default: all
+    /// machines).
     #[arg(long, value_name = "WORD|NAME=VALUE")]
     pub machine: Vec<String>,
     /// Only sessions of this vmeter command, e.g. boot (default: all commands).
     #[arg(long, value_name = "NAME")]
     pub command: Option<String>,
-    /// Only sessions begun since a date (2026-05-01, UTC) or within a time before now (30d)
-    /// (default: all).
+    /// Only sessions that began since a date (2026-05-01, UTC), or in the last days or hours (30d,
+    /// 12h) (default: all).
     #[arg(long, value_name = "WHEN")]
     pub since: Option<String>,
 }
@@ -76,7 +77,7 @@ pub struct Remove {
     /// Sessions to remove: names, unambiguous beginnings of names, or folders.
     #[arg(value_name = "SESSION", required_unless_present = "older_than")]
     pub sessions: Vec<String>,
-    /// Remove the sessions begun before a date (2026-05-01, UTC) or longer ago than a time (90d).
+    /// Remove the sessions begun before WHEN: a date (2026-05-01, UTC) or a time before now (90d).
     #[arg(long, value_name = "WHEN", conflicts_with = "sessions")]
     pub older_than: Option<String>,
     /// With --older-than: remove only sessions that `runs list --machine` would show.
@@ -113,7 +114,7 @@ pub struct Add {
 /// Lists, removes or exports saved runs.
 ///
 /// # Errors
-/// A name of no session, a date that is none, folders that cannot be read or removed.
+/// A name that no session has, an invalid date, folders that vmeter cannot read or remove.
 pub fn run(arguments: Runs, out: &Output) -> anyhow::Result<Status> {
     output::check_timeless(out, "runs")?;
     match arguments {
@@ -193,8 +194,9 @@ fn remove(arguments: &Remove, out: &Output) -> anyhow::Result<()> {
     output::export(out, &report)
 }
 
-/// Removes the sessions of the result. Of many that are only old, one in which a vmeter is at
-/// work is left, and no longer part of the result; one that was named is an error.
+/// Removes the sessions of the result. Some sessions must stay, e.g. one that a vmeter is using.
+/// With `many` (sessions chosen by age), such a session leaves the result with a warning. Without
+/// `many` (sessions that the user named), such a session is an error.
 fn remove_each(
     index: &mut Index,
     result: &mut RunsResult,
@@ -212,7 +214,7 @@ fn remove_each(
             Ok(done) => {
                 let (left, path) = (done.left.join(", "), session.path.display());
                 result.warnings.push(format!(
-                    "{path} was not removed: it contains {left}, which vmeter did not make"
+                    "the folder {path} stays: it contains {left}, which vmeter did not make"
                 ));
                 removed.push(session);
             }

@@ -14,11 +14,12 @@ use vmeter_session::{Interrupt, Watch};
 
 /// What `vmeter shim` is for.
 pub const ABOUT: &str = "\
-    How did the VMs boot that libvirt, libguestfs or a script started?\n\n\
+    How does a VM boot if libvirt, libguestfs or a script starts it?\n\n\
     A shim is a copy of vmeter that you put where such a program looks for its VMM. The program \
-    starts the shim. The shim becomes the real VMM, in the same process, and leaves a watcher. The \
-    watcher reads the guest's RAM from outside until the guest is up, and saves a record. It needs \
-    no root. It does not stop the VMM, and it adds nothing to the VM.";
+    starts the shim. The shim starts a watcher process. Then it executes the real VMM in its own \
+    process, so the VMM has the shim's pid. The watcher reads the guest's RAM from outside until \
+    the guest is up, and saves a record. The watcher needs no root. It does not stop the VMM, and \
+    it adds nothing to the VM.";
 
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
@@ -50,7 +51,7 @@ pub struct Install {
     #[arg(long, value_name = "FILE")]
     pub real: Option<PathBuf>,
     /// Where to put the shim (default: vmeter-NAME in /usr/local/bin, or in ~/.local/bin without
-    /// root; NAME is the VMM's). vmeter replaces only a shim of its own.
+    /// root; NAME is the VMM's). If FILE exists, vmeter replaces it only if it is a vmeter shim.
     #[arg(long = "as", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Folder for the records (default: /var/lib/vmeter, or $XDG_STATE_HOME/vmeter/shim without
@@ -74,14 +75,14 @@ pub struct Follow {
     pub file: PathBuf,
     /// The VMM's pid.
     pub pid: i32,
-    /// When that process was started, in clock ticks.
+    /// Start time of the VMM's process, in clock ticks after boot.
     pub started: u64,
 }
 
 /// Installs, shows, removes.
 ///
 /// # Errors
-/// A place that is taken; no shim; any error of the file system.
+/// A path at which another file exists; a missing shim; any error of the file system.
 pub fn run(arguments: Shim, _: &Output) -> Result<Status> {
     match arguments {
         Shim::Install(Install { real, file, records, until, matching }) => {

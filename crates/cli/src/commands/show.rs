@@ -25,7 +25,7 @@ pub struct Show {
 /// Analyses and shows a session.
 ///
 /// # Errors
-/// A folder that holds none, or none that can be read.
+/// A folder without a session, or with a session that vmeter cannot read.
 pub fn run(arguments: Show, out: &Output) -> anyhow::Result<Status> {
     output::check(out)?;
     let Show { run, mark, views } = arguments;

@@ -27,7 +27,7 @@ pub struct Sweep {
     /// On how many hosts.
     #[command(flatten)]
     pub many: Many,
-    /// The machine that is varied; {NAME} in its texts stands for a parameter's value.
+    /// The machine to vary. In its options, {NAME} stands for the value of the parameter NAME.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.

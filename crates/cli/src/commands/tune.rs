@@ -24,8 +24,8 @@ pub struct Tune {
     /// (default: 1%).
     #[arg(long, value_name = "PCT", value_parser = share)]
     pub worth: Option<f64>,
-    /// Features that the tuned machine must keep. It always keeps vCPUs, memory, disks, network
-    /// cards, ready point and power-off (default: no others).
+    /// Further features that the tuned machine must keep (default: none). In any case it keeps
+    /// vCPUs, memory, disks, network cards, ready point and power-off.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Keep>())]
     pub keep: Vec<Keep>,
     /// Also try these kinds of change, which make the guest or its data less safe, or replace its
@@ -41,7 +41,8 @@ pub struct Tune {
     /// The machine.
     #[command(flatten)]
     pub machine: Machine,
-    /// How often. --runs is that of the last measurement, original against tuned.
+    /// How often vmeter repeats runs. --runs is the number of runs of the last measurement, which
+    /// compares the original machine with the tuned one.
     #[command(flatten)]
     pub runs: Runs,
     /// Command line of your own VMM.

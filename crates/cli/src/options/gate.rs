@@ -7,12 +7,13 @@ use vmeter_lab::gate::{Gate, GateResult, Inconclusive, Limit};
 use vmeter_model::run::AskedGate;
 use vmeter_session::AnySession;
 
-/// What is too slow, and what comes of it.
+/// How much slower is too slow, and how vmeter then exits.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
-    /// Set the exit status by how much slower the machine is (default: no gate). 1: its typical run
-    /// or its mean is more than PCT percent slower (the lower end of its interval is above PCT). 0:
-    /// neither is (the upper ends of both intervals are at most PCT). 4: inconclusive.
+    /// Set the exit status by how much slower the machine is (default: its speed does not change
+    /// the exit status). vmeter compares the typical run and the mean. Status 1: at least one of
+    /// the two is more than PCT percent slower (the lower end of its interval is above PCT). Status
+    /// 0: neither is (the upper ends of both intervals are at most PCT). Status 4: inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
     /// How --fail-if-slower exits if it is inconclusive (default: exit status 4).
@@ -28,7 +29,7 @@ impl FailIfSlower {
         self.fail_if_slower.map(|percent| Limit { percent, inconclusive })
     }
 
-    /// As a session keeps it, with what it is held against.
+    /// The limit in the form that a session saves, with the baseline of the comparison.
     pub fn kept(self, baseline: Option<&Path>) -> AskedGate {
         AskedGate {
             fail_if_slower: self.fail_if_slower,
@@ -39,31 +40,31 @@ impl FailIfSlower {
     }
 }
 
-/// The gate that a session was begun with: it holds for all of its runs.
+/// The gate that the user set when the session began. It applies to all runs of the session.
 pub struct SavedGate(AskedGate);
 
 impl SavedGate {
-    /// Of the session in that folder; of none, no gate.
+    /// Reads the gate of the session in the folder `resume`. Without a session there is no gate.
     pub fn of(resume: Option<&Path>) -> SavedGate {
         let record = resume.and_then(|dir| AnySession::open(dir).ok()).map(|s| s.record);
         SavedGate(record.and_then(|record| record.gate).unwrap_or_default())
     }
 
-    /// The gate: what is asked now, or what was asked then.
+    /// The limit: the one that the user gives now, else the saved one.
     pub fn limit(&self, asked: FailIfSlower) -> Option<Limit> {
         let inconclusive = || self.0.inconclusive.as_deref().and_then(|word| word.parse().ok());
         let then = |percent| Limit { percent, inconclusive: inconclusive() };
         asked.limit().or_else(|| self.0.fail_if_slower.map(then))
     }
 
-    /// What it was held against.
+    /// The saved baseline.
     pub fn baseline(&self) -> Option<PathBuf> {
         self.0.baseline.clone()
     }
 }
 
-/// The status of a command that ended with `status`, and whose gates ruled so: the worst
-/// counts. Says each on standard error.
+/// The exit status of a command that ended with `status` and has these gates: the worst result
+/// counts. Prints the result of each gate on standard error.
 pub fn ruled(status: Status, gates: &[Gate]) -> Status {
     for gate in gates {
         eprintln!("vmeter: gate: {}", vmeter_render::text::neutralise(&gate.text));

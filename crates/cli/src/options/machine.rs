@@ -4,7 +4,7 @@ use clap::Args;
 use std::path::PathBuf;
 use vmeter_model::{AskedAccel, MachineSpec};
 
-/// How a machine is described, the same everywhere.
+/// The options that describe a machine, the same in every command.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Machine options")]
 pub struct Machine {
@@ -80,7 +80,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The specification this asks for, `command` being what came after `--`.
+    /// The machine that these options specify. `command` is the command line after `--`.
     pub fn spec(self, command: Vec<String>) -> MachineSpec {
         MachineSpec {
             vmm: self.vmm,
@@ -110,13 +110,13 @@ impl Machine {
 fn vmm_help() -> String {
     let names: Vec<&str> = vmeter_machine::backend::options().collect();
     format!(
-        "Virtual machine monitor: {}, or the path of one of these or of a program that takes \
+        "Virtual machine monitor: {}; or a path: of one of these, or of a program that takes \
         QEMU's options (default: qemu)",
         names.join(", ")
     )
 }
 
-/// A path that a session can keep: saved machines are JSON.
+/// Accepts only UTF-8 paths, because a session saves its machine as JSON.
 fn utf8() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     use clap::builder::TypedValueParser;
     clap::builder::StringValueParser::new().map(PathBuf::from)

@@ -28,12 +28,12 @@ pub struct Many {
     #[arg(long, value_name = "OPTION", requires = "on", allow_hyphen_values = true)]
     pub sbatch: Vec<String>,
     /// Merge runs of hosts that differ in CPU model, kernel or VMM. For each host, vmeter estimates
-    /// a factor (how slow the host is); it divides a host's times by the host's factor.
+    /// a factor, which says how slow the host is, and divides the host's times by this factor.
     #[arg(long)]
     pub mixed_hosts: bool,
 }
 
-/// Schedulers that a sweep can be given to.
+/// Schedulers to which vmeter can submit a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scheduler {
     /// A Slurm cluster, by sbatch.
@@ -41,10 +41,10 @@ pub enum Scheduler {
 }
 
 impl Many {
-    /// The cluster's part of the options.
+    /// The options for the cluster.
     ///
     /// # Errors
-    /// Class usage: no number of shards.
+    /// A usage error, if `--shards` is missing.
     pub fn cluster(self) -> anyhow::Result<SlurmOptions> {
         let shards = self.shards.ok_or_else(|| {
             usage(

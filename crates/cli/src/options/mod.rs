@@ -17,7 +17,7 @@ use std::str::FromStr;
 use vmeter_base::words::{UnknownWord, Word};
 use vmeter_session::failure::usage;
 
-/// One of an enum's words; the help lists them all.
+/// Parses a word of the enum `W`. The help lists all words of `W`.
 pub fn word<W>() -> impl TypedValueParser<Value = W>
 where
     W: Word + FromStr<Err = UnknownWord> + Send + Sync,
@@ -30,10 +30,10 @@ where
     PossibleValuesParser::new(words).try_map(|text| text.parse::<W>())
 }
 
-/// What an option names in a list, each once; `all` is all, and no names are no choice.
+/// The values that an option lists, each once. `all` means all values. Without names: `None`.
 ///
 /// # Errors
-/// Class usage: what names nothing.
+/// A usage error, if a name is unknown.
 pub fn listed<T>(option: &str, names: &[String], all: &[T]) -> anyhow::Result<Option<Vec<T>>>
 where
     T: Copy + PartialEq + FromStr<Err: std::fmt::Display>,
@@ -54,7 +54,7 @@ where
     Ok(Some(found))
 }
 
-/// A share in percent that is more than none.
+/// Parses a percentage above 0.
 ///
 /// # Errors
 /// In words.
@@ -65,14 +65,15 @@ pub fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A length of time, s: a number of 0 or more and one of these units, of which one that ends like
-/// another comes before it.
+/// Parses a duration and returns it in seconds. `text` is a number of 0 or more, followed by one of
+/// `units`. If a unit ends with another one (`ms` with `s`), the longer one must come first.
 pub fn seconds(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let found = units.iter().find_map(|(unit, s)| Some((text.strip_suffix(unit)?, s)));
     found.and_then(|(number, s)| Some(percent(number).ok()? * s))
 }
 
-/// A share in percent, as `--fail-if-slower` takes it: with NaN nothing would ever fail.
+/// Parses a percentage of 0 or more. NaN is an error, because with NaN `--fail-if-slower` would
+/// never fail.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),

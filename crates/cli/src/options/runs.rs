@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 
-/// How runs are repeated, the same everywhere.
+/// The options for repeated runs, the same in every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Run options")]
 pub struct Runs {
@@ -40,7 +40,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// As the lab takes them.
+    /// The options in the form that `vmeter_lab` takes.
     ///
     /// # Errors
     /// As [`drawn_seed`].
@@ -62,14 +62,15 @@ impl Runs {
     }
 }
 
-/// Sets the seed of sessions for which none is given: what is to be repeated run by run in many
-/// commands (a test, a script) sets it once.
+/// The environment variable that sets the seed of every session without `--seed`. A test or a
+/// script sets it once, to repeat the runs of many commands in the same order.
 const SEED_VARIABLE: &str = "VMETER_SEED";
 
-/// The seed of a session for which none is given; one that JSON's readers keep exactly.
+/// The seed of a session without `--seed`: from the variable, else a random one. The random seed
+/// has 32 bits, so that every JSON reader keeps it exactly.
 ///
 /// # Errors
-/// Class usage: the variable is no number.
+/// A usage error, if the variable is not a number.
 pub fn drawn_seed() -> anyhow::Result<u64> {
     let Some(set) = std::env::var_os(SEED_VARIABLE) else {
         return Ok(RandomState::new().build_hasher().finish() >> 32);

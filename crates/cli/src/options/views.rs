@@ -9,7 +9,7 @@ pub struct Views {
     #[arg(long)]
     pub long: bool,
     /// Show all activities, longest first, with their time on the critical path. The column `self`
-    /// is that critical-path time without the activity's named parts.
+    /// is the part of that time that no named child span covers.
     #[arg(long)]
     pub blame: bool,
     /// Show the chain of steps that determined when the boot ended, from the end back to the start.

@@ -160,8 +160,8 @@ impl<'a> DirtyReport<'a> {
             Column::number("slot_bytes", 1),
             Column::text("pages", 0),
             Column::number("n", 2).meaning(
-                "reads (passes × trackers), as vmeter writes the pages that each tracker finds into \
-                the bitmap",
+                "reads (passes × trackers); before each read, vmeter fills the bitmap with the \
+                pages that one tracker found",
             ),
         ];
         columns.extend(strategies.iter().map(|strategy| Column::number(strategy.name(), 0)));
@@ -249,8 +249,8 @@ impl<'a> DirtyReport<'a> {
             let pages = grouped(&format!("{:.0}", crossover.dirty_pages));
             if of != Some(crossover.of) {
                 let what = match crossover.of {
-                    CrossoverOf::Collect => "host time alone, by these lines",
-                    CrossoverOf::Total => "with the guest's write faults",
+                    CrossoverOf::Collect => "host time alone, from the fitted costs",
+                    CrossoverOf::Total => "host time plus the time of the guest's write faults",
                 };
                 let end = if of.is_some() { "; " } else { "" };
                 let below = crossover.below;

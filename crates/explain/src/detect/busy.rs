@@ -22,8 +22,8 @@ pub fn warnings(view: &View<'_>) -> Vec<String> {
         let share = waited as f64 / thread.ran().saturating_add(waited).max(1) as f64;
         (share >= BUSY && view.share(waited) >= BUSY).then(|| {
             format!(
-                "{} waited for a CPU during {} of the time that it spent running or waiting for \
-                    one: the host was busy, so times are longer than on an idle host",
+                "{} waited for a CPU during {} of the time when it had work to do: the host was \
+                    busy, so times are longer than on an idle host",
                 view.thread(tid),
                 brief_percent(share)
             )

@@ -70,8 +70,8 @@ impl DeviceModel {
                     dom0 vCPU"
                     .into(),
             confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -P PID \
-                (to see the calls during the accesses: record this in dom0, and give both \
-                traces, Xen's and dom0's, to `vmeter explain`)"
+                (record in dom0, and give both traces, Xen's and dom0's, to `vmeter explain`: it \
+                then shows the calls during the accesses)"
                 .into(),
             // What emulation costs: no fault of the device model's by itself.
             max_severity: Some(Severity::Low),
@@ -237,9 +237,9 @@ fn on_every_cpu(
         saving,
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
-        suggestion: "lock the buffer in memory only once; then no hypercall waits for \
-            move_pages, mbind or (in older kernels) mlock: these calls drain lists on every CPU \
-            or wait for every CPU; stop-gap: fewer CPUs for dom0"
+        suggestion: "lock the hypercall buffer in memory only once; then no hypercall waits for \
+            move_pages, mbind or (in older kernels) mlock, which drain page lists on every CPU \
+            or wait for every CPU; as a stop-gap, give dom0 fewer CPUs"
             .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

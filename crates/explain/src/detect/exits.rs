@@ -98,8 +98,8 @@ impl UnbufferedConsole {
             suggestion: "boot with `quiet`, or put the console on virtio-console (hvc0), which \
                          takes one exit a line"
                 .into(),
-            confirm: "vmeter boot --append quiet (or: vmeter trace stat TRACE --vs TRACE_QUIET \
-                      --per trace)"
+            confirm: "vmeter boot --append quiet (`vmeter trace stat TRACE --vs TRACE_QUIET --per \
+                      trace` compares recorded traces)"
                 .into(),
             ..Candidate::default()
         })
@@ -146,8 +146,8 @@ impl PciPorts {
             key: Some(key),
             saving,
             summary: format!(
-                "PCI configuration goes through ports, two exits a word: {} writes to 0xcf8 for \
-                 {words} words, {}",
+                "PCI configuration goes through ports, with two exits for each word: {} writes to \
+                 0xcf8, for {words} words, take {}",
                 subject.count,
                 view.time(saving as f64)
             ),
@@ -169,7 +169,7 @@ impl PciPorts {
                 PCI configuration word costs one exit instead of two; to avoid even that exit, \
                 let the guest scan fewer buses and functions"
                 .into(),
-            confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (the counts include \
+            confirm: "vmeter sweep --machine q35 --pcie-root-ports 0 (look at the counts \
                 pci_config_reads and pci_config_writes)"
                 .into(),
             ..Candidate::default()

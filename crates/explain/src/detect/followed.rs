@@ -34,8 +34,8 @@ fn of_guest(view: &View<'_>) -> Vec<Followed> {
     let mut all = vec![Followed {
         subject: "the guest's vCPUs".into(),
         because: format!(
-            "{count} of their accesses are in the trace; these processes wait for \
-            each access"
+            "the trace has {count} of their accesses to devices; a vCPU waits until \
+            each access is served"
         ),
     }];
     all.extend(view.evidence.xen.model().map(|model| Followed {
@@ -55,9 +55,9 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => "a thread of its process has a name that --comm gives, or a process \
-                with such a thread started it (vmeter counts two threads as one process if one \
-                wakes the other by futex)"
+            Some(true) => "--comm names a thread of the same process, or of the process that \
+                started this one (vmeter counts two threads as one process if one wakes the \
+                other by futex)"
                 .to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,

@@ -76,8 +76,8 @@ impl Gap {
         }
         let name = view.subject(key);
         let claim = format!(
-            "one of the {} {name} takes {} ({}× the median, {} of the traced time); it begins {} \
-                into the trace",
+            "one of the {} of {name} takes {} ({}× the median, {} of the traced time); it begins \
+                {} into the trace",
             plural(subject.count, "instance"),
             view.time(ticks as f64),
             three_digits(ticks as f64 / own.max(1.0)),
@@ -106,7 +106,10 @@ impl Gap {
                 disk or another process; if the trace shows nothing there, record more kinds of \
                 events"
                 .into(),
-            confirm: format!("vmeter trace report TRACE (from the stamp {} on)", long.place.stamp),
+            confirm: format!(
+                "vmeter trace report TRACE (read it from the stamp {} on)",
+                long.place.stamp
+            ),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })
@@ -117,8 +120,8 @@ impl Gap {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
-                "the trace does not show that its thread sleeps in this gap: the thread's last \
-                    event is {} on CPU {}; the next event is {}, {} later",
+                "the trace shows no sleep of the thread in this gap, which lasts from {} on CPU {} \
+                    to {}: {}",
                 long.place.event,
                 long.place.cpu,
                 long.ended.map_or("the end", |place| place.event),

@@ -89,8 +89,8 @@ impl KernelEvents {
         let (name, times) = (view.threads(group), grouped(&count.to_string()));
         let place = call.map_or(String::new(), |call| format!(" in {}", view.name(call)));
         let claim = format!(
-            "{name} spends {} ({} of the traced time) in work or waits{place}. In that time \
-                {why} {times} times ({event})",
+            "{name} runs or waits{place} for {} ({} of the traced time). In that time {why} \
+                {times} times ({event})",
             view.time(ticks as f64),
             brief_percent(view.share(ticks)),
             event = sign.event(),
@@ -163,7 +163,7 @@ fn why(sign: Sign) -> Option<(&'static str, &'static str)> {
                 so that kswapd begins sooner",
         ),
         Sign::Dirty => (
-            "the kernel makes it wait until its writes have reached the disk",
+            "the kernel makes it wait because too many dirty pages wait for the disk",
             "use a faster disk, or write less: vm.dirty_bytes sets the amount of dirty data at \
                 which writers must wait",
         ),

@@ -36,8 +36,8 @@ const KNOWN: [(&str, &str); 3] = [
     ),
     (
         "blk_",
-        "the storage below the image answers late: look at its own latency, and at what the image \
-         format does to a request",
+        "the storage below the image answers late: look at the latency of this storage, and at \
+         what the image format (e.g. qcow2) adds to a request",
     ),
 ];
 
@@ -72,9 +72,9 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "{before} is logged, and then {after} as the next line: the time between the two \
-                lines is {} in all ({} of the log's time); this happens {times} times, and takes \
-                {} each on average. Between other lines, {} go by on average",
+            "{after} is the log's next line after {before} {times} times: the time between the \
+                two lines is {} in all ({} of the log's time), {} on average. Between other \
+                lines, {} go by on average",
             view.time(ticks as f64),
             brief_percent(share),
             view.time(mean),
@@ -88,8 +88,8 @@ impl LogGap {
             subject: format!("{before} to {after}"),
             saving: ticks,
             summary: format!(
-                "nothing is logged between {before} and {after}: {times} times, {} each, {} of \
-                    the time of the log",
+                "{times} times, nothing is logged between {before} and {after}: {} on average, {} \
+                    of the log's time in all",
                 view.time(mean),
                 brief_percent(share)
             ),
@@ -98,13 +98,13 @@ impl LogGap {
                 || {
                     format!(
                         "find what QEMU waits for between these two events, and log that as \
-                            well: begin to search QEMU's source at the place that logs {before}"
+                            well: start in QEMU's source at the place that logs {before}"
                     )
                 },
                 |(_, remedy)| (*remedy).to_string(),
             ),
-            confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (shows the VMM's system calls \
-                in that time)"
+            confirm: "strace -f -T -p \"$(pgrep -d, qemu-system)\" (look at the VMM's system \
+                calls in that time)"
                 .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()

@@ -48,13 +48,13 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "from this line to the next line of the same thread"
+                "each from its line in the log to the thread's next line"
             }
-            _ => "from the thread's previous line to this line",
+            _ => "each from the thread's previous line in the log to the line of the access",
         };
         let claim = format!(
-            "{bound}, {name} takes {} (median of {} accesses): {} in all, {} of the traced time; \
-                the log does not tell how much of this time the guest runs",
+            "{name} takes {} (median of {} accesses, {bound}): {} in all, {} of the traced time; \
+                the log does not show how long the guest runs in this time",
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),

@@ -124,9 +124,11 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "{name} {} times: call n moves {} + {} × n bytes (R² {}), so the total, {}, grows \
-                with the square of the number of calls. The {names} take {}; together with the \
-                calls by which these threads open, truncate or rename files, they take {}",
+            "of {} calls of {name}, the n-th moves {} bytes plus n times {} bytes (linear fit, \
+                R² {}). Together these calls move {} bytes, a total that grows with the square \
+                of the number of calls. The {names} calls take {}; \
+                together with the calls by which these threads open, truncate or rename files, \
+                they take {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -166,13 +168,13 @@ fn grows(
     let (summary, claim) = if number {
         (
             format!(
-                "{who} calls {name} more times before each wait than before the previous one: {} \
+                "{who} calls {name} more times before each wait than before the previous wait: {} \
                     times at the end",
                 three_digits(growth.last)
             ),
             format!(
-                "{who} calls {name} {} + {} × n times before its n-th wait (R² {}): the total is \
-                    quadratic, and {} calls take {}",
+                "before its n-th wait, {who} makes {} + {} × n calls of {name} (R² {}): the total \
+                    is quadratic in the number of waits, and all {} calls take {}",
                 three_digits(growth.intercept.max(0.0)),
                 three_digits(growth.slope),
                 three_digits(growth.r2),
@@ -281,8 +283,8 @@ fn herd(
         suggestion: "wake only one thread: use EPOLLEXCLUSIVE, a queue for each thread, or \
             pthread_cond_signal instead of broadcast"
             .into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (run this with one waiting \
-            thread, then with all)"
+        confirm: "perf stat -e context-switches -p PID sleep 5 (run the command with one \
+            waiting thread, then with all)"
             .into(),
         max_severity: (!known).then_some(Severity::Medium),
         ..Candidate::default()
@@ -351,9 +353,9 @@ fn hand_over(
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} to wake it, and each round takes {round} on average; the \
-            waiter computes for {computing} of its recorded time ({}), and spends the rest of \
-            that time on calls, wake-ups and waits for a CPU",
+        "{} waits {count} times for {} to wake it, once every {round} on average; the waiter \
+            computes for {computing} of its recorded time ({}), and spends the rest of that time \
+            on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)
@@ -376,7 +378,8 @@ fn hand_over(
         chain,
         suggestion:
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (and again with larger messages)"
+        confirm: "perf stat -e context-switches -p PID sleep 5 (run the command again with larger \
+            messages)"
             .into(),
         // Whether so little should be handed over at a time, one trace does not tell.
         max_severity: Some(Severity::Low),

@@ -64,14 +64,14 @@ impl SmallAccesses {
         let what = if logged { "a call of the device model" } else { "an exit" };
         let every = view.evidence.span() as f64 / subject.count as f64;
         let bound = if logged {
-            "the log does not show how much of this code the guest executes"
+            "the log does not show how long the guest runs in this time"
         } else {
-            "counted from each exit to the guest's next entry (if the trace has no kvm_exit: \
-                only the time in user space)"
+            "counted from each exit to the guest's next entry; in a KVM trace without kvm_exit, \
+                from kvm_userspace_exit to the next KVM_RUN"
         };
         let claim = format!(
-            "{count} of {} accesses, one every {}: {} in all, {} of the traced time, {bound}; none is \
-             slow (median {})",
+            "{count} of {} accesses, one every {}: {} in all, {} of the traced time \
+                ({bound}); no single access is slow (median {})",
             grouped(&accesses.to_string()),
             view.time(every),
             view.time(subject.total as f64),
@@ -98,10 +98,11 @@ impl SmallAccesses {
             )],
             suggestion: remedy(&name).into(),
             subject: name,
-            confirm: "perf kvm stat record -p PID; perf kvm stat report --event=ioport (the \
-                count and time of the accesses to each port, or, with --event=mmio, to each \
-                address; then let the guest use DMA or a paravirtual device, and record again)"
-                .into(),
+            confirm:
+                "perf kvm stat record -p PID; perf kvm stat report --event=ioport (look \
+                at the count and time of the accesses to each port, or, with --event=mmio, to \
+                each address; then let the guest use DMA or a paravirtual device, and record again)"
+                    .into(),
             max_severity: Some(Severity::Medium),
             ..Candidate::default()
         })

@@ -126,8 +126,8 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
     let (name, other_program) = (view.threads(who), view.is_foreign(who));
     let claim = format!(
         "{name} is ready but gets no CPU: {} in all ({} of the traced time), in {} waits. It \
-            resumes at the same moment of each {period}, like a thread that had used up its \
-            quota",
+            resumes at the same point of each {period} period, like a thread that had used up \
+            its quota",
         view.time(ticks as f64),
         brief_percent(share),
         grouped(&count.to_string())
@@ -144,7 +144,9 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
         suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or reduce the CPU time that \
             the cgroup uses"
             .into(),
-        confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (nr_throttled: before and after)".into(),
+        confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (compare nr_throttled before and \
+            after)"
+            .into(),
         max_severity: Some(if other_program { Severity::Low } else { Severity::Medium }),
         other_program,
         ..Candidate::default()

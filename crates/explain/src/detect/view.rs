@@ -462,8 +462,8 @@ impl<'a> View<'a> {
             Part::Blocked(call) => format!("asleep{}", self.called(call)),
             Part::XenRunning => "in Xen".into(),
             Part::XenRunnable => "runnable, waiting for a physical CPU".into(),
-            Part::Delivery => "paused until the event channel woke it".into(),
-            Part::Return => "after it slept again, until the vCPU went on".into(),
+            Part::Delivery => "asleep until the event channel woke it".into(),
+            Part::Return => "asleep again until the vCPU went on".into(),
             Part::Paused => "paused".into(),
             Part::Unknown => "not recorded".into(),
         };

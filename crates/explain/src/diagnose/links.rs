@@ -97,8 +97,12 @@ impl Cause<'_> {
                 three_digits(calls.slope)
             )
         });
+        let nth = match root {
+            Frame::Request(_) => "access",
+            _ => "activation (wake-up to next sleep)",
+        };
         let claim = format!(
-            "the n-th takes {} + {} × n{calls} (R² {}): the total is quadratic",
+            "the n-th {nth} takes {} + {} × n (R² {}){calls}: the total time is quadratic",
             view.time(growth.intercept.max(0.0)),
             view.time(growth.slope),
             three_digits(growth.r2)
@@ -181,10 +185,10 @@ fn missing(view: &View<'_>, path: &Path, level: &PathSegment) -> Option<String> 
     let asleep = level.ticks(|_, state| unnamed(state));
     let interrupt = level.ticks(|_, state| state == Frame::Interrupt);
     if none && kernel && view.evidence.works.is_empty() {
-        return Some("what they run is not recorded (workqueue:*)".into());
+        return Some("the trace does not show what they run (record workqueue:*)".into());
     }
     if none && !kernel && !view.evidence.seen(file_of(view, path.root)).syscalls {
-        return Some("in which calls is not recorded (raw_syscalls)".into());
+        return Some("the trace does not show in which calls (record raw_syscalls)".into());
     }
     let much = |ticks: u64| ticks * 3 >= level.all.ticks;
     match (much(asleep), much(interrupt)) {
@@ -193,7 +197,7 @@ fn missing(view: &View<'_>, path: &Path, level: &PathSegment) -> Option<String> 
             irq:*)"
                 .into(),
         ),
-        (_, true) => Some("which interrupt is not recorded (irq:*, timer:*)".into()),
+        (_, true) => Some("the trace does not show which interrupt (record irq:*, timer:*)".into()),
         _ => None,
     }
 }

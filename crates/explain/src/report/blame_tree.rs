@@ -12,7 +12,7 @@ pub(super) fn pictures(document: &mut Document, result: &ExplainResult) {
     if !result.waits.is_empty() {
         document.heading(
             "The longest waits",
-            "the waiting thread, and what each thread that it depends on does during the wait",
+            "activity of the waiting thread and of each thread that it depends on, during the wait",
         );
     }
     for wait in &result.waits {

@@ -90,9 +90,12 @@ impl<'a> ExplainReport<'a> {
         let mut facts: Vec<Fact> = shown.iter().map(line).collect();
         let more = others.len() - shown.len();
         let what = format!(
-            "{} more, {}: --export-html",
+            "{} more ({}): --export-html",
             grouped(&more.to_string()),
-            if shown.len() < MOST_OTHERS { "small or of other programs" } else { "in the report" }
+            match shown.len() < MOST_OTHERS {
+                true => "small, or about other programs",
+                false => "in the report",
+            }
         );
         if facts.is_empty() {
             document.push(Block::Paragraph(what));
@@ -125,7 +128,7 @@ impl<'a> ExplainReport<'a> {
         if self.result.followed.is_empty() {
             return;
         }
-        document.heading("Followed", "whose time is explained, and why theirs");
+        document.heading("Followed", "the threads whose time vmeter explains, and why these");
         let all = self.result.followed.iter();
         let facts = all.map(|one| Fact::new(one.subject.clone(), one.because.clone(), ""));
         document.push(Block::Facts(facts.collect()));
@@ -269,7 +272,9 @@ fn brief(claim: &str, full: bool) -> String {
 
 fn lost(evidence: &Evidence) -> String {
     let lost = evidence.lost_events.map(|lost| grouped(&lost.to_string()));
-    lost.map_or(String::new(), |lost| format!("at least: {lost} events are lost"))
+    lost.map_or(String::new(), |lost| {
+        format!("figures are lower bounds, because {lost} events are lost")
+    })
 }
 
 /// Where to look.

@@ -62,9 +62,9 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     let (ours, theirs) = (options.files.len(), options.vs.len());
     if theirs > 0 && (ours == 1) != (theirs == 1) {
         return Err(usage(format!(
-            "--vs: found {ours} and {theirs} for the two machines. Give one trace of each machine \
-                to compare two recordings, or at least two of each (FILE FILE --vs OTHER --vs \
-                OTHER) to compare the machines"
+            "--vs: found {ours} and {theirs} traces of the two machines. Give one trace of each \
+                machine to compare two recordings, or at least two of each (FILE FILE --vs OTHER \
+                --vs OTHER) to compare the machines"
         )));
     }
     let devices = options.mtree.as_deref().map(read_map).transpose()?;
@@ -153,9 +153,9 @@ fn warnings(trace: &Counted) -> Vec<String> {
     );
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
-        "durations lack their beginning or end, because the recorder lost events (the sum of the \
-            columns \"cut\"; an exit can be in several tables); vmeter counts them, but does not \
-            time them",
+        "durations lack their beginning or end, because the recorder lost events; vmeter counts \
+            these durations, but does not time them (the number adds up the columns \"cut\" of all \
+            tables, so it can count an exit several times)",
     );
     say(losses.uncounted_gaps, "gaps in which an unknown number of events were lost");
     say(losses.unreadable, "lines or records could not be understood");

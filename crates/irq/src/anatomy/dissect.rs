@@ -48,7 +48,7 @@ impl Part {
             Part::KworkerRuns => "SRCU: the kworker at work",
             Part::GracePeriod => "SRCU: readers or a timer",
             Part::Woken => "woken, waiting for a CPU",
-            Part::Resumed => "woken, an idle CPU starts it",
+            Part::Resumed => "woken, starts on an idle CPU",
             Part::Preempted => "preempted",
         }
     }

@@ -199,7 +199,7 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         let part = percent(share(Part::Preempted));
         let text = "of the commits' time, the committing thread was runnable, but another thread \
             ran";
-        return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
+        return format!("preemption: for {part} {text}{}", behind(|c| c.preempted_by));
     }
     let own = woken + resumed;
     let what = match kworker + at_work {
@@ -208,18 +208,19 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
         _ => "committer waiting for a CPU after the SRCU grace period",
     };
     let pieces = [
-        (kworker, format!("it waits for a kworker to start{}", behind(|c| c.kworker_followed))),
-        (at_work, "the kworker works".to_owned()),
-        (readers, "it waits for readers or a timer".to_owned()),
-        (resumed, "an idle CPU starts it".to_owned()),
-        (woken, format!("it is runnable without a CPU{}", behind(|c| c.caller_followed))),
+        (kworker, format!("for a kworker to run{}", behind(|c| c.kworker_followed))),
+        (at_work, "while the kworker runs".to_owned()),
+        (readers, "for readers or a timer".to_owned()),
+        (resumed, "for an idle CPU to start the committer".to_owned()),
+        (woken, format!("for a CPU after the grace period{}", behind(|c| c.caller_followed))),
     ];
     let waits: f64 = pieces.iter().map(|(share, _)| share).sum();
     let mut pieces: Vec<_> = pieces.into_iter().filter(|(share, _)| *share >= 0.005).collect();
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    format!("{what}: {} of the commits' time is waits: {}", percent(waits), pieces.join(", "))
+    let waits = percent(waits);
+    format!("{what}: of the commits' time, {waits} is waiting: {}", pieces.join(", "))
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

@@ -79,11 +79,11 @@ impl<'a> IrqReport<'a> {
             text += &match own == other {
                 true => format!(
                     " Up to {most} vectors, the two times grow {own} with the number \
-                    of vectors."
+                    n of vectors."
                 ),
                 false => format!(
-                    " Up to {most} vectors, the time of {} grows {own} with their number, and the \
-                     time of {baseline} grows {other}.",
+                    " Up to {most} vectors, the time of {} grows {own} with the number n of \
+                     vectors, and the time of {baseline} grows {other}.",
                     total.strategy
                 ),
             };
@@ -113,8 +113,8 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "number of vfio-msix lines in /proc/interrupts, counted under the \
-                strategy that has the fewest";
+            let note = "vfio-msix lines in /proc/interrupts; the smallest count of all \
+                strategies";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts
@@ -257,8 +257,8 @@ impl<'a> IrqReport<'a> {
         (!off.is_empty()).then(|| {
             format!(
                 "For {}, the measured time at {} vectors differs from the fit by more than a \
-                    factor of {OFF}: the growth changes below that number of vectors, or other \
-                    programs delayed that measurement.",
+                    factor of {OFF}. Either the growth changes between the fitted numbers of \
+                    vectors and this number, or other programs delayed this measurement.",
                 off.join(", "),
                 grouped(&at.vectors.to_string())
             )
@@ -327,7 +327,8 @@ impl<'a> IrqReport<'a> {
             return String::new();
         }
         format!(
-            "the traced run took {}, the untraced runs {}: these parts explain the traced run only",
+            "the traced run took {}, the median untraced run {}: the parts above are of the traced \
+                run only",
             compact_seconds(traced),
             compact_seconds(untraced)
         )
@@ -345,7 +346,8 @@ impl<'a> IrqReport<'a> {
             "Inside the commits",
             format!(
                 "from one traced run of each strategy; tracing adds time, and it can also save \
-                time, as it keeps CPUs from going idle; %: share of KVM_SET_GSI_ROUTING{before}"
+                time, because it keeps CPUs from going idle; %: share of the time in \
+                KVM_SET_GSI_ROUTING{before}"
             ),
         );
         document.push(Block::Table(self.anatomy()));
@@ -478,7 +480,7 @@ impl Report for IrqReport<'_> {
             Document { title: "vmeter irq".into(), answer: self.answer(), blocks: Vec::new() };
         document.push(Block::Facts(self.facts()));
         let note = format!(
-            "ms; every row, also \"all\", has medians of {} runs, which need not add up; if one \
+            "ms, medians of {} runs; the rows need not add up to \"all\"; if one \
              commit covers all VFs, its time is in the row of the last VF",
             result.setup.runs
         );
@@ -490,14 +492,13 @@ impl Report for IrqReport<'_> {
             let points = result.fit.iter().map(|fit| fit.points.len()).max().unwrap_or(0);
             let counts = plural(points as u64, "vector count");
             let most = grouped(&self.most_fitted().to_string());
-            let note = format!(
-                "fit to the shortest time for each number of vectors: {counts}, up to {most} \
-                    vectors"
-            );
+            let note =
+                format!("fit to the shortest time at each of {counts}, up to {most} vectors");
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
-            let method = "The growth is superlinear if an F test rejects the straight line (p < 0.01), AICc \
-                          prefers a parabola (ΔAICc above 0), and at least 10 % of the growth comes from its n² term.";
+            let method = "The growth is superlinear if an F test rejects the straight line \
+                          (p < 0.01), AICc prefers a parabola (ΔAICc above 0), and the \
+                          parabola's n² term explains at least 10 % of the growth.";
             document.push(Block::Paragraph(method.into()));
             document.blocks.extend(self.beyond_the_fit().map(Block::Paragraph));
         }

@@ -73,7 +73,10 @@ fn possible(asked: &[VfioStrategy], opened: &Opened) -> Result<Possible, IrqErro
             Ok(guest) => possible.gsi_limit = guest.router.kernel().route_limit(),
             Err(error) if all => {
                 possible.strategies.retain(|s| !s.needs_vm());
-                possible.left_out.push(format!("the whole enable was not measured: {error}"));
+                possible.left_out.push(format!(
+                    "vmeter skips the strategies vm_per_vector, vm_per_device and vm_per_vm: \
+                        {error}"
+                ));
             }
             Err(error) => return Err(error),
         }
@@ -117,7 +120,7 @@ impl<'o> Lab<'o> {
         let Possible { strategies, left_out, gsi_limit } = possible(&asked, &opened)?;
         if before.is_some_and(|before| before.strategies.len() != strategies.len()) {
             return Err(IrqError::Usage(format!(
-                "this host cannot measure these strategies of the resumed session: {}",
+                "this host cannot measure all strategies of the resumed session: {}",
                 left_out.join("; ")
             )));
         }

@@ -50,7 +50,8 @@ impl FtraceDump {
         let buffer = guest.field(trace, "trace_array.array_buffer.buffer")?;
         if buffer == 0 {
             return Err(Error::Ram(
-                "the kernel had not allocated its trace buffer: it ended before trace_init".into(),
+                "the kernel had not allocated its trace buffer: the guest ended before trace_init"
+                    .into(),
             ));
         }
         let info = guest.info();
@@ -80,7 +81,7 @@ impl FtraceDump {
 fn page_size(guest: &Guest<'_>, buffer: u64) -> Result<u64> {
     let order = guest.optional_field(buffer, "trace_buffer.subbuf_order")?.unwrap_or(0);
     if order > MAX_SUBBUF_ORDER {
-        return Err(Error::Ram(format!("the trace buffer has pages of order {order}")));
+        return Err(Error::Ram(format!("the page order of the trace buffer is invalid: {order}")));
     }
     Ok(PAGE << order)
 }
@@ -91,7 +92,7 @@ fn clock_name(guest: &Guest<'_>, trace: u64) -> Result<String> {
     const ENTRY: u64 = 24;
     let id = guest.field(trace, "trace_array.clock_id")?;
     if id > 64 {
-        return Err(Error::Ram(format!("the trace clock has the number {id}")));
+        return Err(Error::Ram(format!("the number of the trace clock is invalid: {id}")));
     }
     let entry = guest.symbol("trace_clocks")?.wrapping_add(id * ENTRY);
     guest.text(guest.u64(entry.wrapping_add(8))?, 32)

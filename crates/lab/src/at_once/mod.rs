@@ -155,7 +155,8 @@ fn recorded(
     if let Some((dir, run)) = found.get_mut(&request.index) {
         let trace = folder.join(FILE);
         if trace.is_file() {
-            std::fs::rename(&trace, dir.join(FILE)).context("cannot keep the trace of a wave")?;
+            std::fs::rename(&trace, dir.join(FILE))
+                .context("cannot save the trace of the concurrent runs")?;
         }
         run.sources.push(source);
     }

@@ -11,7 +11,7 @@ use vmeter_model::result::Envelope;
 use vmeter_render::document::{Block, Detail, Document};
 use vmeter_render::exported;
 use vmeter_render::exported::{exported, Estimate};
-use vmeter_render::quantity::{compact_seconds, p_value, percent, Quantity, Unit};
+use vmeter_render::quantity::{compact_seconds, p_value, percent, plural, Quantity, Unit};
 use vmeter_render::table::{Cell, Column, Table};
 use vmeter_render::{Records, Report, RunTimeline};
 use vmeter_session::{Answer, Session, Views};
@@ -226,9 +226,9 @@ fn waited(level: &Level, slowest: &Slowest) -> String {
         None => String::new(),
     };
     format!(
-        "With {} at once, the slowest {} of {} take {} longer than the typical one: {cpu_wait}{} \
+        "With {} at once, the slowest {} of {} take {} longer than the typical VM: {cpu_wait}{} \
          more CPU time, {} unattributed.",
-        level.at_once,
+        plural(u64::from(level.at_once), "VM"),
         slowest.runs,
         level.samples_s.len(),
         time(slowest.longer_s),
@@ -253,10 +253,10 @@ fn cause(level: &Level) -> Option<String> {
         Kind::Lock => format!("a lock ({})", found.lock),
         kind => kind.name().replace('-', " "),
     };
-    let than = if found.beyond { " beyond what fewer VMs wait for" } else { "" };
+    let than = if found.beyond { " With the fewest VMs, this share does not occur." } else { "" };
     Some(format!(
-        "In a traced warm-up with {at_once} at once, {} of the time of {}{than} goes to this: \
-            {kind}. {}",
+        "In a traced warm-up with {} at once, {} of the time of {} goes to this: {kind}.{than} {}",
+        plural(u64::from(at_once), "VM"),
         percent(found.share),
         found.who,
         found.summary
@@ -271,9 +271,8 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {} VMs: at this step, the time of each VM \
-                rises by {} more than predicted by the trend, which vmeter computes from the \
-                steps that have no knee (p {}).",
+            "{slope}. There is a knee between {} and {} VMs: here, each VM's time jumps by {} in \
+                addition to the trend of the steps without a knee (p {}).",
             knee.between[0],
             knee.between[1],
             compact_seconds(knee.jump_s),

@@ -118,8 +118,8 @@ impl Measurement for BenchOptions {
             prepare(label, spec, &cache_dir()?).map_err(|error| match machines.len() {
                 0 | 1 => error,
                 _ => error.context(format!(
-                    "the machine {label:?}, which has the options outside of --vs and those in \
-                        --vs"
+                    "the machine {label:?} (a machine of --vs also has the options outside of \
+                        --vs)"
                 )),
             })
         };

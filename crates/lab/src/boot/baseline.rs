@@ -27,7 +27,10 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
         );
     }
     if !leads_here(&session, &machine.spec) {
-        return Err("its paths lead from another folder".into());
+        return Err(
+            "it has a command line or relative paths, and its session began in another folder"
+                .into(),
+        );
     }
     let cache = cache_dir().map_err(|e| format!("{e:#}"))?;
     let prepared = prepare(LABELS[1], &machine.spec, &cache).map_err(|e| format!("{e:#}"))?;
@@ -39,7 +42,7 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     ));
     if !changed.is_empty() {
         return Err(format!(
-            "these inputs of its boots have changed meanwhile: {}",
+            "these inputs of its boots have changed since its session: {}",
             changed.join(", ")
         ));
     }

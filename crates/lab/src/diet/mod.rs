@@ -96,8 +96,8 @@ pub fn diet(
     }
     if options.runs.resume.is_some() || options.runs.shard.is_some() {
         return Err(usage(
-            "kernel diet has no session to resume or to split: the same command goes on, because \
-                finished kernels are in the cache",
+            "kernel diet has no session to resume or to split: give the same command again, and \
+                vmeter reuses the finished kernels in the cache",
         ));
     }
     let full = match &options.from {

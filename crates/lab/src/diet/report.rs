@@ -98,7 +98,7 @@ impl<'a> DietReport<'a> {
                 "initcalls",
                 compact_seconds(all),
                 format!(
-                    "initcalls whose kernel option vmeter knows take {:.0} % of this time",
+                    "{:.0} % of this time is in initcalls whose kernel option vmeter knows",
                     100.0 * mapped / all.max(f64::MIN_POSITIVE)
                 ),
             ),

@@ -153,9 +153,9 @@ fn warnings(a: &Side, b: &Side, rows: &[DiffRow], exact: bool) -> Vec<String> {
     );
     warnings.extend(common_factor(a, b, rows).map(|(middle, many)| {
         format!(
-            "nearly all activities take {middle:.2} times as long (the median of {many}), so the \
-             host probably changed, not the machine; `vmeter bench --vs` interleaves the runs, \
-             and --accel icount has no noise"
+            "nearly all activities take {middle:.2} times as long on the second side as on the \
+             first (the median of {many} activities), so the host probably changed, and not the \
+             machine; `vmeter bench --vs` interleaves the runs, and --accel icount has no noise"
         )
     }));
     warnings

@@ -45,8 +45,8 @@ pub fn gated(
     let (a, b) = (open(a)?, open(b)?);
     if let Some(why) = Ends::unlike((&a.name, &a.ends), (&b.name, &b.ends)) {
         return Err(usage(format!(
-            "not compared, because their runs did not end in the same way: \
-            {why}"
+            "vmeter does not compare these machines, because their runs did not end in the same \
+            way: {why}"
         )));
     }
     let mut result = compare_sides(&a, &b, 1);
@@ -69,21 +69,22 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
     let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
     let there = format!("there are {} and {}", logs[0].len(), logs[1].len());
     let needed = if freedom == 0 || !squares.is_finite() {
-        format!("these are too few runs to show how much runs scatter ({there})")
+        format!("The saved runs are too few to show how much run times scatter: {there}")
     } else {
         let sd = (squares / freedom as f64).sqrt();
         let z = normal_quantile(0.975) + normal_quantile(POWER);
         let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
         format!(
-            "these runs scatter by {:.1} %: {each:.0} runs of each machine would have shown the \
-                difference with 80 % power ({there}); but sessions can vary more than the runs \
-                within a session",
+            "The saved runs scatter by {:.1} %. With 80 % power, {each:.0} runs of each machine \
+                would have shown the difference that --detect names; {there}. But sessions \
+                can vary more than the runs within a session",
             100.0 * sd.exp_m1()
         )
     };
     Ok(usage(format!(
-        "--detect {pct}: vmeter cannot add runs to saved sessions ({needed}). To boot both in \
-            turn until the result is clear, run vmeter boot --baseline {baseline} --detect {pct}"
+        "--detect {pct}: vmeter cannot add runs to saved sessions. {needed}. To boot both \
+            machines in turn until the result is clear, run vmeter boot --baseline {baseline} \
+            --detect {pct}"
     )))
 }
 
@@ -103,7 +104,7 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
         let rule = Rule::default();
         let found = rule.decide(&pairs);
         let gate = found.map_or_else(
-            || limit.nothing("no block has runs of both"),
+            || limit.nothing("no block has runs of both machines"),
             |found| limit.of_comparison(&comparison((&a.name, &b.name), found, found.ratio, &rule)),
         );
         return Ok(gate);
@@ -117,15 +118,16 @@ fn ruled(a: &Side, b: &Side, result: &DiffResult, limit: &Limit) -> Result<Gate>
     }
     if let Some((middle, _)) = common_factor(a, b, &result.rows) {
         return Ok(limit.unknowable(&format!(
-            "nearly every part takes {middle:.2} times as long, so the host may be slower or \
-             busier; vmeter boot --baseline boots both machines in turn"
+            "nearly every part of the boot takes {middle:.2} times as long in the second session \
+             as in the first, so the host's speed or load may have changed; vmeter boot \
+             --baseline boots both machines in turn"
         )));
     }
     let between = session_variance::between(&Session::open(&a.folder)?, &b.folder);
     let sides = session_variance::Sides { a: &before, b: &now, exact };
     Ok(match session_variance::compare(&sides, between) {
         Ok(found) => {
-            let instead = "vmeter boot --baseline would show it, because it boots both machines \
+            let instead = "vmeter boot --baseline can decide, because it boots both machines \
                 in turn";
             limit.rule_sessions(&b.name, &found, instead)
         }

@@ -43,7 +43,7 @@ pub fn says(result: &BenchResult) -> Vec<String> {
     }
     if let Some(lag) = vmeter_stats::sample::lag_1(&a.samples_s) {
         let error = 1.0 / (a.samples_s.len() as f64).sqrt();
-        if lag.abs() > CORRELATED * error {
+        if lag > CORRELATED * error {
             said.push(format!(
                 "each run resembles the run before it (correlation {lag:.2}): on this host the \
                     interval of one machine's mean is too narrow; comparisons of machines that \

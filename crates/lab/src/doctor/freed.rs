@@ -22,9 +22,9 @@ pub(super) fn freed() -> Check {
         Name::Freed,
         Status::Poor,
         "this host returns freed memory to its hypervisor within 2 s (free page reporting)",
-        "boots can alternate: slow with memory that this host had returned, fast with memory \
-            that the boot before has just freed; compare machines with vmeter bench, which \
-            boots them in random order",
+        "boots can alternate: a boot is slow if it gets memory that this host had returned, and \
+            fast if it gets memory that the previous boot has just freed; compare machines with \
+            vmeter bench, which boots them in random order",
     )
 }
 

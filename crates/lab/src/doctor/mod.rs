@@ -96,7 +96,7 @@ fn firmware(cache: &Path) -> Check {
             name,
             Status::Poor,
             format!("{}; no qboot.rom", bios.display()),
-            "--firmware qboot needs it: sudo apt-get install qemu-system-data",
+            "--firmware qboot needs qboot.rom: sudo apt-get install qemu-system-data",
         ),
         _ => check(
             name,
@@ -145,8 +145,9 @@ fn ptrace() -> Check {
             Status::Missing,
             "kernel.yama.ptrace_scope is 3",
             "vmeter cannot see when the VMM reaches its entry point, enters main and exits, and \
-                cannot read the guest's RAM; nobody can lower this setting while the kernel \
-                runs: remove it from the host's configuration, and reboot",
+                cannot read the guest's RAM. The kernel does not let anyone lower \
+                kernel.yama.ptrace_scope from 3: remove the setting from the host's \
+                configuration, and reboot",
         ),
         "2" if !rustix::process::geteuid().is_root() => check(
             name,

@@ -29,13 +29,13 @@ impl MachineBuilder<'_> {
 
     /// The newest cached kernel.
     pub fn kernel(&self) -> Result<KernelPaths, String> {
-        let own = "a kernel given by --kernel brings no modules";
+        let own = "vmeter has no modules for a kernel that --kernel names";
         if self.base.kernel.is_some() {
             return Err(own.into());
         }
         vmeter_appliance::kernel::list_in(self.cache)
             .pop()
-            .ok_or_else(|| "no kernel is cached: vmeter kernel fetch".into())
+            .ok_or_else(|| "no kernel is cached: run `vmeter kernel fetch`".into())
     }
 
     /// Gives the machine a kernel that `vmeter kernel build --config NAME` made.
@@ -81,7 +81,7 @@ impl MachineBuilder<'_> {
             return Ok(());
         }
         if self.back_end() != "qemu" {
-            return Err("the launcher speaks QEMU's language only".into());
+            return Err("the script that stands in for a launcher works only with QEMU".into());
         }
         let vmm = spec.vmm.clone().filter(|vmm| vmm != "qemu");
         let vmm = vmm.unwrap_or_else(|| "qemu-system-x86_64".into());

@@ -11,7 +11,7 @@ use crate::ends::Ends;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use vmeter_model::findings::{
-    ConsoleCost, ConsoleShare, Contrast, ExactContrast, FindingRow, FindingsResult,
+    ConsoleCost, ConsoleShare, Contrast, ExactContrast, FindingRow, FindingsResult, Moved,
     PlannedContrast, PlannedFinding, Price,
 };
 use vmeter_model::time::seconds;
@@ -272,14 +272,18 @@ impl<'a> Runs<'a> {
             return (FindingVerdict::Inapplicable, why.clone());
         }
         let Some(first) = all.first() else {
-            return (FindingVerdict::Inapplicable, "nothing of it can be compared here".into());
+            let why = "this session has no machines to compare for this finding";
+            return (FindingVerdict::Inapplicable, why.into());
         };
         if first.samples_s.is_empty() {
             let labels = [Some(&first.with), first.without.as_ref()];
             let why = labels.into_iter().flatten().find_map(|label| self.failure(label));
             return match why {
                 Some(why) => (FindingVerdict::Inapplicable, why),
-                None => (FindingVerdict::Unfinished, "none of its blocks is finished".into()),
+                None => (
+                    FindingVerdict::Unfinished,
+                    "not measured yet: no block (one boot of each machine) is finished".into(),
+                ),
             };
         }
         if first.samples_s.len() < FEWEST {
@@ -386,7 +390,9 @@ fn per(of: vmeter_model::Estimate, units: f64) -> vmeter_model::Estimate {
 /// What is saved where it is resolved best, and where that is. Of what is not decided, that which
 /// came nearest, so that the p-value beside it is its own.
 fn found(decision: &Decision) -> (vmeter_model::Estimate, Option<String>) {
-    if let Some(moved) = decision.moved.first() {
+    // A part that got faster is not what a slower boot costs.
+    let agrees = |moved: &&Moved| (moved.saving.mean < 0.0) == decision.costs;
+    if let Some(moved) = decision.moved.iter().find(agrees) {
         return (moved.saving, Some(moved.name.clone()));
     }
     if decision.whole_changed {
@@ -432,12 +438,12 @@ fn not_reproduced(first: &Contrast) -> String {
     let part = part.map(|(name, s)| format!("{} in {name}", compact_seconds(s)));
     let least: Vec<String> = part.into_iter().chain(whole).collect();
     let seen = match least.is_empty() {
-        false => format!("{} or more would have been seen", least.join(", or ")),
+        false => format!("vmeter would have seen a saving of at least {}", least.join(", or ")),
         true => "these runs are too few to show a difference".into(),
     };
     if first.costs {
         return format!(
-            "the machine without the remedy takes {} more in {} (p {})",
+            "the machine without the cause takes {} more in {} (p {})",
             compact_seconds(-first.found.mean),
             first.found_in.as_deref().unwrap_or("all"),
             signed_p(first.p_value)

@@ -96,7 +96,7 @@ impl OwnMachine {
             return Some("its kernel is not given by -kernel".into());
         }
         let is_elf = self.begin("kernel").is_some_and(|first| first.starts_with(b"\x7fELF"));
-        is_elf.then(|| "its kernel is not packed".into())
+        is_elf.then(|| "its kernel is not compressed".into())
     }
 
     /// Why there is no packed initrd to be unpacked before it is loaded, if so.
@@ -106,7 +106,7 @@ impl OwnMachine {
         };
         let path = self.values("initrd").pop().map(Path::new);
         let is_packed = path.is_some_and(super::catalogue::files::is_packed);
-        (!is_packed).then(|| "its initrd is not packed".into())
+        (!is_packed).then(|| "its initrd is not compressed".into())
     }
 
     /// Why nothing can be changed in it, if so.

@@ -111,7 +111,8 @@ fn check(config: &Config) -> Result<()> {
     distinct(&config.machines)?;
     if config.read_mib > DEFAULT_READ_MIB {
         return Err(usage(format!(
-            "--read {}: the file on the guest's root has {DEFAULT_READ_MIB} MiB; read at most that",
+            "--read {}: the guest cannot read more than {DEFAULT_READ_MIB} MiB, the size of the \
+                file on its root",
             config.read_mib
         )));
     }

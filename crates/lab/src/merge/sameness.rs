@@ -43,8 +43,8 @@ fn check_runs(part: &Part) -> Result<()> {
         if machine.is_none_or(|m| m.label != run.label) {
             let wanted = machine.map_or("nothing", |m| m.label.as_str());
             return Err(usage(format!(
-                "{} is a run of {:?}, but session.json plans {wanted:?} under that number: the \
-                    folder was edited by hand",
+                "{} is a run of {:?}, but session.json plans {wanted:?} for that run number: \
+                    the folder was edited by hand",
                 dir.display(),
                 run.label
             )));
@@ -60,13 +60,13 @@ fn other_plan(a: &Record, b: &Record) -> Option<&'static str> {
     let of = |r: &Record| r.shard.as_ref().map(|own| own.shard.of);
     let cut = of(a).zip(of(b)).is_some_and(|(a, b)| a != b);
     let checks = [
-        (a.command != b.command, "one is of another command"),
+        (a.command != b.command, "they are sessions of different vmeter commands"),
         (labels(a) != labels(b), "their points differ"),
         (!specs(), "their machines differ"),
-        (cut, "they were cut into different numbers of shards"),
+        (cut, "the N of their --shard I/N differs"),
         (a.seed != b.seed, "their --seed differs"),
         (a.plan != b.plan, "their plans differ (--runs, --warmup, --watch or --shard)"),
-        (a.asked != b.asked, "what was asked differs"),
+        (a.asked != b.asked, "their other options differ"),
     ];
     checks.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
 }

@@ -291,8 +291,9 @@ impl<'a> Builds<'a> {
             }
         }
         // The record that says they are there must not survive a crash that they don't.
-        let folder = std::fs::File::open(&partial).context("cannot open what was just kept")?;
-        rustix::fs::syncfs(&folder).context("cannot sync what was kept")?;
+        let folder = std::fs::File::open(&partial)
+            .context("cannot open the folder of the copied build products")?;
+        rustix::fs::syncfs(&folder).context("cannot sync the copied build products to disk")?;
         // What is measured must not take itself for the checkout.
         let _ = std::fs::remove_dir_all(partial.join(".git"));
         std::fs::rename(&partial, &kept)

@@ -66,7 +66,7 @@ pub(super) fn comparable<'a>(
     let said = (!others.is_empty()).then(|| {
         format!(
             "the search ignores runs of another host ({}), because times of two hosts cannot be \
-             compared; it makes the runs that it needs on {}",
+             compared; on {}, the search makes all runs that it needs",
             others.join(", "),
             shares::name(&session.host)
         )

@@ -47,11 +47,11 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
     let counted = record.machine.accel.is_some_and(|accel| accel.name() == "icount");
     if record.bisect && !counted && asked < least {
         return Err(usage(format!(
-            "--detect {asked} with --bisect: the layout of two builds of one commit may make \
-                them differ by {BUILDS_PCT} %, so vmeter cannot attribute a change of less than \
+            "--detect {asked} with --bisect: two builds of one commit may differ by {BUILDS_PCT} \
+                % because of their code layout, so vmeter cannot attribute a change of less than \
                 {least:.1} % to a commit. To average this difference out, give --builds N \
-                (--builds 4 for {:.1} %); to reduce it, give --accel icount; to measure all \
-                commits, leave --bisect out",
+                (--builds 4 lowers the limit to {:.1} %); to reduce it, give --accel icount; to \
+                measure all commits, leave --bisect out",
             SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
         )));
     }
@@ -106,8 +106,8 @@ fn detectable(runs: &[Vec<f64>]) -> Option<f64> {
 pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
     match needs {
         Needs::Runs(runs) if runs <= have => format!(
-            "if a quarter of the commits have a step of {asked} %, vmeter finds it with 80 % \
-                power ({have} runs of each commit)"
+            "vmeter finds, with 80 % power, a step of {asked} % that affects the last quarter of \
+                the commits ({have} runs of each commit)"
         ),
         Needs::Runs(runs) if have >= MOST => {
             let times = (f64::from(runs) / f64::from(have)).sqrt();
@@ -123,10 +123,10 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
                 more with `vmeter range --resume`"
         ),
         Needs::OtherBuilds(floor) => format!(
-            "even with the most runs that --detect makes, vmeter cannot find a step of {asked} \
-                %, usually because the noise between commits is too large: {floor:.1} % is the \
-                smallest step that it can then find with 80 % power. --builds N averages out the \
-                noise of code layout"
+            "vmeter cannot find a step of {asked} %, even with the most runs that --detect makes. \
+                The usual cause is that the noise between commits is too large. With those runs, \
+                vmeter can find a step of {floor:.1} % or more with 80 % power. --builds N \
+                averages out the noise of code layout"
         ),
     }
 }

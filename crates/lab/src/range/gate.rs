@@ -21,8 +21,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
         if change.probability.is_some() && change.sizing.is_none() {
             let why = format!(
-                "{}: found, but vmeter did not make the new runs that measure its size: make \
-                 them with --resume",
+                "{}: vmeter found this change, but did not make the new runs that measure the \
+                 size of the change: make them with --resume",
                 name(*last)
             );
             gates.push(limit.unknowable(&why));
@@ -30,7 +30,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         }
         let name = match change.shape {
             ChangeShape::Step => name(*last),
-            ChangeShape::Tail => format!("the mean since {}, with its slow boots,", name(*last)),
+            ChangeShape::Tail => format!("the mean boot since {} (with slow boots)", name(*last)),
             ChangeShape::Creep => {
                 format!("{} (compared with {}; a creep)", name(*last), name(change.before))
             }
@@ -50,12 +50,12 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
                 format!(
-                    "the mean since {} (new boots did not confirm that this commit changed the \
-                        share of slow boots)",
+                    "the mean boot since {} (new boots did not confirm that this commit changed \
+                        the share of slow boots)",
                     name(*last)
                 )
             }
-            (Some(_), _) => format!("{}, seen once and not again,", name(*last)),
+            (Some(_), _) => format!("{} (new boots did not confirm this change)", name(*last)),
             (None, _) => format!("{} (compared with {})", name(*last), name(change.before)),
         };
         gates.push(limit.rule_with_mean(&name, &ratio, change.mean.as_ref()));

@@ -41,7 +41,8 @@ pub fn history(repo: &Path, range: &str, interrupt: &Interrupt) -> Result<Histor
     let (a, b) = (repo.resolve(a)?, repo.resolve(if b.is_empty() { "HEAD" } else { b })?);
     if !repo.holds(&["merge-base", "--is-ancestor", &a, &b], range)? {
         return Err(usage(format!(
-            "{range}: the first commit is no ancestor of the second; `git merge-base` finds one that is"
+            "{range}: the first commit is no ancestor of the second; `git merge-base` prints their \
+                common ancestor"
         )));
     }
     let span = format!("{a}..{b}");

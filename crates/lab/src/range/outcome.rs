@@ -59,8 +59,8 @@ pub fn result(session: &Session) -> Result<RangeResult> {
     if built.repeated > 0 {
         warnings.push(format!(
             "for {} commits, another build gave the same files as the first build, so --builds \
-                has no effect on them. A build command can use VMETER_BUILD to make the files of \
-                each build different (link order, padding)",
+                has no effect on them. A build command can read the number of the build from \
+                VMETER_BUILD, and vary the link order or the padding with it",
             built.repeated
         ));
     }
@@ -125,8 +125,8 @@ fn unfinished(session: &Session, finished: &[SavedRun]) -> Option<String> {
     let own = session.record.shard.as_ref()?;
     let there = finished.iter().filter(|(_, run)| own.runs.contains(&run.index)).count();
     Some(format!(
-        "this is shard {} of a range: it has {there} of the range's {} runs; join the shards \
-            with `vmeter merge`",
+        "this is shard {} of a range; {there} of the shard's {} runs are finished; join the \
+            shards with `vmeter merge`",
         own.shard,
         own.runs.len()
     ))

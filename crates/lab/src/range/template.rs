@@ -28,10 +28,9 @@ pub fn references(spec: &MachineSpec) -> Result<Vec<String>> {
     });
     if found.is_empty() {
         return Err(usage(format!(
-            "the measured command uses no file of the commit: give the path of a file that \
-                --build makes, below {PLACEHOLDER}, as in --kernel \
-                {PLACEHOLDER}/arch/x86/boot/bzImage or --vmm \
-                {PLACEHOLDER}/build/qemu-system-x86_64, or give a command with --run"
+            "the measured command uses no file of the commit. Name a file that --build makes, with \
+                {PLACEHOLDER} in its path: --kernel {PLACEHOLDER}/arch/x86/boot/bzImage or --vmm \
+                {PLACEHOLDER}/build/qemu-system-x86_64, for example. Or give a command with --run"
         )));
     }
     if let Some(outside) = found.iter().find(|p| p.split('/').any(|part| part == "..")) {

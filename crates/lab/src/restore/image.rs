@@ -115,10 +115,10 @@ fn check_cold(files: &[ImageFile]) -> Result<()> {
     let most = files.iter().max_by_key(|file| file.resident_bytes);
     let most = most.map_or_else(String::new, |file| file.path.display().to_string());
     Err(host(format!(
-        "--cold: {kept} of the snapshot's {all} bytes are still in the page cache after vmeter \
-         dropped it, mostly bytes of {most}: a restore would not be cold. A file in a tmpfs is \
-         always in memory (use --save DIR on a disk). A file that another program has mapped \
-         stays in memory too"
+        "--cold: vmeter dropped the snapshot's files from the page cache, but {kept} of their \
+         {all} bytes are still in the page cache, mostly bytes of {most}: a restore would not be \
+         cold. A file in a tmpfs is always in memory (use --save DIR on a disk). A file that \
+         another program has mapped stays in memory too"
     )))
 }
 

@@ -211,8 +211,8 @@ pub(super) fn by_command(
     }
     if found.is_empty() {
         return bad(
-            "it made no file that --restore names, and none in {image}: name the snapshot's \
-             files with --image FILE"
+            "the command made no file that --restore names, and no file in {image}: name the \
+             snapshot's files with --image FILE"
                 .into(),
         );
     }

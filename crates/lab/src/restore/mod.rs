@@ -250,7 +250,8 @@ impl RestoreOptions {
                  command does that, so leave --method out",
             )),
             (Some(_), Some(_)) if self.spec.until.is_none() => Err(usage(
-                "--ready: where does the measurement end? --ready 'line:REGEX' names the guest's first answer",
+                "--restore CMD also needs --ready 'line:REGEX', the line that is the guest's first \
+                 answer: the measurement ends at this line",
             )),
             (None, None) if !self.images.is_empty() => {
                 Err(usage("--image names a file of the snapshot that --create makes, so it needs \
@@ -388,7 +389,7 @@ fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Resul
     for method in wanted {
         if method == Method::Loadvm && !alone {
             let why = "loadvm: not measured, because QEMU locks a qcow2 file, so two QEMUs \
-                cannot restore it at once";
+                cannot restore from this file at once";
             if !asked.is_empty() {
                 return Err(usage(format!("--method {why}")));
             }

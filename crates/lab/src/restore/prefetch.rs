@@ -32,7 +32,7 @@ const NONCE: &str = "# nonce ";
 /// Pages of a snapshot, as a list that a program can read ahead: `FILE OFFSET LENGTH`, bytes.
 pub fn prefetch_list(pages: &Pages, nonce: Option<&str>) -> String {
     let mut text = format!(
-        "# file offset length: what each of {} restores had mapped at its guest's first answer\n",
+        "# FILE OFFSET LENGTH (bytes): mapped at the guest's first answer in each of {} restores\n",
         pages.runs
     );
     if let Some(nonce) = nonce {
@@ -113,7 +113,7 @@ impl List {
             if offset.saturating_add(length) > whole {
                 return Err(usage(format!(
                     "--prefetch: the list names bytes {offset} to {} of {:?}, but that file has \
-                        {whole}: is the list from another snapshot?",
+                        {whole} bytes: is the list from another snapshot?",
                     offset.saturating_add(length),
                     range.file
                 )));
@@ -302,9 +302,9 @@ pub(super) fn of_another(config: &Config) -> Option<String> {
     let made: Vec<&str> = config.made.iter().filter_map(|made| made.nonce.as_deref()).collect();
     (!made.is_empty() && !made.contains(&of.as_str())).then(|| {
         format!(
-            "--prefetch: the list belongs to another snapshot (whose guest had the nonce {of}; \
-                this one has {}), so the listed pages may hold other data; use `--prefetch \
-                first` to take the pages of this session's warm-ups",
+            "--prefetch: the list is from another snapshot: the list names the nonce {of}, but \
+                this session's guest has the nonce {}. The listed pages may therefore hold other \
+                data; use `--prefetch first` to take the pages of this session's warm-ups",
             made.join(", ")
         )
     })

@@ -187,7 +187,8 @@ impl Restores {
         let until = prepared.until.pattern();
         let filled = |text: &str| text.replace(PLACE, &image.display().to_string());
         if let Some(method) = target.method {
-            let until = until.as_ref().ok_or_else(|| usage("--ready: no line of a console"))?;
+            let missing = "--ready: expected line:REGEX, a line of the guest's console";
+            let until = until.as_ref().ok_or_else(|| usage(missing))?;
             let asked = OfQemu {
                 method,
                 argv: &target.booted,

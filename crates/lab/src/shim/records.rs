@@ -71,7 +71,7 @@ pub(super) fn cache(shim: &Shim) -> Result<PathBuf> {
         path.symlink_metadata().with_context(|| format!("cannot make {}", path.display()))?;
     match there.is_dir() && there.uid() == user {
         true => Ok(path),
-        false => Err(host(format!("{}: expected a folder of this user's", path.display()))),
+        false => Err(host(format!("{}: expected a folder that this user owns", path.display()))),
     }
 }
 

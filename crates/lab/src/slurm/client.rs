@@ -60,9 +60,9 @@ fn refused(ran: &Output) -> anyhow::Error {
     } else if lower.contains("auth") || lower.contains("munge") || lower.contains("credential") {
         "munged must run here with the cluster's key; `munge -n | unmunge` should succeed"
     } else if lower.contains("account") || lower.contains("qos") {
-        "name yours with --sbatch=--account=NAME or --sbatch=--qos=NAME"
+        "name your account or QOS with --sbatch=--account=NAME or --sbatch=--qos=NAME"
     } else {
-        "more options for it: --sbatch=--OPTION=VALUE"
+        "give sbatch more options with --sbatch=--OPTION=VALUE"
     };
     host(format!("sbatch refused the job ({}): {said}; {mend}", ran.status))
 }

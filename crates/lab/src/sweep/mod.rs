@@ -189,14 +189,14 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             warnings.push(format!("{}: no run reached its end", point.label));
         } else if Ends::of_swept(point.runs.iter()).is_unknown() {
             warnings.push(format!(
-                "{}: vmeter does not know how its guest ended, {TO_LEARN_IT}; vmeter leaves this \
-                    point out of the list of what grows",
+                "{}: vmeter does not know how its guest ended, {TO_LEARN_IT}; vmeter does not use \
+                    this point to compute the growth",
                 point.label
             ));
         } else if !is_like(points, point) {
             warnings.push(format!(
-                "{}: this point ended differently from the points before it, so vmeter leaves it \
-                    out of the growth. To compare all points, give an --until that all of them \
+                "{}: this point ended differently from the first point, so vmeter does not use it to \
+                    compute the growth. To compare all points, give an --until that all of them \
                     reach",
                 point.label
             ));
@@ -217,8 +217,8 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
     let few = |p: &&SweepPoint| p.total.is_some_and(|t| t.sd > 0.0 && t.n < ENOUGH_RUNS);
     if points.iter().any(|p| few(&p)) {
         warnings.push(format!(
-            "each point has fewer than {ENOUGH_RUNS} runs: if the host is slow during all runs of \
-                one point, this looks like a jump"
+            "at least one point has fewer than {ENOUGH_RUNS} runs: if the host is slow during all \
+                runs of a point, this looks like a jump"
         ));
     }
     warnings

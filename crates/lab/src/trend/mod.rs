@@ -135,7 +135,7 @@ pub fn trend(more: &[PathBuf]) -> Result<TrendResult> {
     let mut folders = vec![state_dir()?.join("runs")];
     if let Some(none) = more.iter().find(|dir| sessions_in(dir).is_empty()) {
         return Err(usage(format!(
-            "{}: expected a saved session, or a folder with some in it, and found none",
+            "{}: expected a saved session, or a folder that holds saved sessions",
             none.display()
         )));
     }

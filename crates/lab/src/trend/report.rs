@@ -33,14 +33,14 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || {
-                    ". These sessions are too few to show a change of level in the last quarter \
-                        of them"
+                    ". These sessions are too few to show a change of level that affects a \
+                        quarter of them"
                         .into()
                 },
                 |pct| {
                     format!(
-                        ". vmeter would have found, with 80 % power, a change of {pct:.1} \
-                    % that affects a quarter of them"
+                        ". vmeter would have found, with 80 % power, a change of {pct:.1} % \
+                            that affects the last quarter of these sessions"
                     )
                 },
             ),
@@ -124,11 +124,11 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
     }
     if change.other_days {
         return format!(
-            "{took} Undecided: of the new and the earlier sessions, one group is from weekdays, \
-                the other from weekends (UTC). Either the machine is {as_word}, or the host was \
-                {as_word} when the new sessions ran. To decide, measure on the same days of the \
-                week, or use vmeter boot --baseline, which alternates boots of the old and the \
-                new machine."
+            "{took} Undecided: most of the earlier sessions are from weekdays and most of the new \
+                ones from weekends, or the reverse (UTC). Either the machine is {as_word}, or the \
+                host was {as_word} when the new sessions ran. To decide, measure on the same days \
+                of the week, or use vmeter boot --baseline, which alternates boots of the old and \
+                the new machine."
         );
     }
     if change.verdict == TrendVerdict::Undecided {
@@ -162,11 +162,11 @@ impl Report for TrendReport<'_> {
             let last = Quantity::exact(last, Unit::Seconds).inline();
             let sessions = plural(centres.len() as u64, "session");
             let found = machine.detectable_pct.map_or_else(
-                || "; too few to show a change that affects a quarter of them".into(),
+                || "; too few to show a change that affects the last quarter of them".into(),
                 |pct| {
                     format!(
-                        "; a change of {pct:.1} % that affects a quarter of them is found with \
-                         80 % power"
+                        "; with 80 % power, vmeter finds a change of {pct:.1} % that affects \
+                            the last quarter of them"
                     )
                 },
             );

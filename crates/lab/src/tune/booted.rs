@@ -4,6 +4,7 @@ use super::config::Stage;
 use super::inventory::Inventory;
 use super::predict::Watched;
 use crate::blocks::{pairs, ByBlock};
+use crate::findings::catalogue::Part;
 use crate::phrases::ended_text;
 use anyhow::Result;
 use std::cell::RefCell;
@@ -15,6 +16,9 @@ use vmeter_model::time::seconds;
 use vmeter_session::Session;
 use vmeter_stats::race::Standing as Raced;
 use vmeter_stats::Race;
+
+/// The rest of a boot tells how fast the host was if it is more than this share of the boot.
+pub(crate) const TELLING: f64 = 0.1;
 
 /// Watched boots that were read already, by their numbers.
 pub(crate) type Read = RefCell<BTreeMap<u32, Rc<Seen>>>;
@@ -35,6 +39,9 @@ pub(crate) struct Pairs {
     pub wall: Vec<(f64, f64)>,
     /// Of the VMM's CPU time, which a busy host leaves as it is.
     pub cpu: Vec<(f64, f64)>,
+    /// Of boots that differ only in the parts that were predicted to change: the rest of both boots tells how
+    /// fast the host was, and is taken to be alike. Watched boots have them.
+    pub parts: Vec<(f64, f64)>,
 }
 
 impl Pairs {
@@ -42,36 +49,50 @@ impl Pairs {
     pub fn extend(&mut self, more: Pairs) {
         self.wall.extend(more.wall);
         self.cpu.extend(more.cpu);
+        self.parts.extend(more.parts);
     }
 
-    /// What they say of (without, with). Wall time decides. Where it is still open, CPU time may show that
-    /// it helps, if wall time leans the same way. Each has half of the chance of error.
+    /// What they say of (without, with). Each of the three has a third of the chance of error. That a step
+    /// helps may be shown by the wall times, or by the predicted parts or the CPU times if the wall times lean the
+    /// same way. That it is not worth it may be shown by the wall times, or by the predicted parts if the wall times do
+    /// not contradict.
     pub fn say(&self, race: Race) -> Raced {
-        let half = Race { comparisons: 2 * race.comparisons.max(1), ..race };
-        let wall = half.decide(&self.wall);
-        let leans =
-            || self.wall.iter().map(|(without, with)| (without / with).ln()).sum::<f64>() > 0.0;
-        let unclear = matches!(wall, Raced::Open { .. } | Raced::Unproven);
-        match unclear && half.decide(&self.cpu) == Raced::Helps && leans() {
-            true => Raced::Helps,
-            false => wall,
+        let third = Race { comparisons: 3 * race.comparisons.max(1), ..race };
+        let [wall, cpu, parts] = [&self.wall, &self.cpu, &self.parts].map(|pairs| third.decide(pairs));
+        let lean: f64 = self.wall.iter().map(|(without, with)| (without / with).ln()).sum();
+        let helps = |raced: &Raced| *raced == Raced::Helps && lean > 0.0;
+        match wall {
+            Raced::Helps | Raced::NotWorth => wall,
+            _ if [&cpu, &parts].into_iter().any(helps) => Raced::Helps,
+            _ if parts == Raced::NotWorth && !gains(&self.wall) => Raced::NotWorth,
+            open => open,
         }
     }
 
-    /// True if (without, with) differ for the better by wall time or CPU time, at the level of one
-    /// comparison and one look.
+    /// True if (without, with) differ for the better by any of the three, at the level of one comparison and one
+    /// look.
     pub fn leans(&self) -> bool {
-        let gains = |pairs: &[(f64, f64)]| {
-            let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
-            logs.len() > 2 && vmeter_stats::estimate_signed(&logs).ci95[0] > 0.0
-        };
-        gains(&self.wall) || gains(&self.cpu)
+        [&self.wall, &self.cpu, &self.parts].into_iter().any(|pairs| gains(pairs))
     }
 
-    /// What (without, with) differ by in wall time, s.
-    pub fn saved(&self) -> Vec<f64> {
-        self.wall.iter().map(|(without, with)| without - with).collect()
+    /// What (without, with) differ by: in the predicted parts where all boots were watched, or in wall time.
+    pub fn clearest(&self) -> &[(f64, f64)] {
+        match self.parts.len() == self.wall.len() {
+            true => &self.parts,
+            false => &self.wall,
+        }
     }
+
+    /// The differences of [`Self::clearest`], s.
+    pub fn saved(&self) -> Vec<f64> {
+        self.clearest().iter().map(|(without, with)| without - with).collect()
+    }
+}
+
+/// True if the second of each pair is shorter beyond noise, at the level of one comparison.
+fn gains(pairs: &[(f64, f64)]) -> bool {
+    let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
+    logs.len() > 2 && vmeter_stats::estimate_signed(&logs).ci95[0] > 0.0
 }
 
 /// What a watched boot shows.
@@ -124,16 +145,20 @@ impl<'r> Boots<'r> {
         self.all.range(stage.from..stage.to).map(|(_, run)| run).filter(|(_, run)| !run.warmup)
     }
 
-    /// A stage's figures of a machine by block: unwatched boots that reached their end.
-    fn figures(&self, stage: &Stage, label: &str, of: fn(&RunRecord) -> f64) -> ByBlock {
+    /// A stage's figures of a machine by block: boots that reached their end.
+    fn figures(
+        &self,
+        stage: &Stage,
+        label: &str,
+        of: impl Fn(&Path, &RunRecord) -> Option<f64>,
+    ) -> ByBlock {
         let machine = self.machines.iter().position(|m| m.label == label);
         let own = (stage.from..stage.to).filter(|index| {
             self.plan.get(*index as usize).copied() == machine && machine.is_some()
         });
         let done = |index: u32| {
-            let (_, run) = self.all.get(&index)?;
-            let counts = run.outcome == Outcome::Done && run.watch == WatchLevel::None;
-            counts.then(|| of(run))
+            let (dir, run) = self.all.get(&index)?;
+            of(dir, run).filter(|_| run.outcome == Outcome::Done)
         };
         // The first machine of a stage may boot several times in a block.
         let each = if stage.base == label { stage.replicas.max(1) } else { 1 };
@@ -148,12 +173,48 @@ impl<'r> Boots<'r> {
         blocks.into_iter().map(centre).collect()
     }
 
-    /// A stage's pairs of two machines, block by block.
-    pub fn pairs(&self, stage: &Stage, a: &str, b: &str) -> Pairs {
+    /// A stage's pairs of two machines, block by block, which differ by candidates that were predicted to change
+    /// `parts`.
+    pub fn pairs(&self, stage: &Stage, a: &str, b: &str, parts: &[Part]) -> Pairs {
         let of = |of: fn(&RunRecord) -> f64| {
-            pairs(&self.figures(stage, a, of), &self.figures(stage, b, of)).0
+            let figures = |label| self.figures(stage, label, |_, run| Some(of(run)));
+            pairs(&figures(a), &figures(b)).0
         };
-        Pairs { wall: of(|run| seconds(run.total_ns)), cpu: of(|run| run.usage.cpu_s()) }
+        Pairs {
+            wall: of(|run| seconds(run.total_ns)),
+            cpu: of(|run| run.usage.cpu_s()),
+            parts: self.parts(stage, a, b, parts),
+        }
+    }
+
+    /// The pairs' lengths if the rest of both boots, without `parts`, took as long.
+    fn parts(&self, stage: &Stage, a: &str, b: &str, parts: &[Part]) -> Vec<(f64, f64)> {
+        let split = |dir: &Path, run: &RunRecord| {
+            if run.watch == WatchLevel::None || run.outcome != Outcome::Done {
+                return None;
+            }
+            let watched = &self.seen_in(dir, run).watched;
+            let (part, total) = (watched.length_of(parts), watched.total_s());
+            let rest = total - part;
+            (rest > TELLING * total).then_some((part / rest, rest))
+        };
+        let figures = |label| {
+            let share = self.figures(stage, label, |dir, run| Some(split(dir, run)?.0));
+            (share, self.figures(stage, label, |dir, run| Some(split(dir, run)?.1)))
+        };
+        let ((share_a, rest_a), (share_b, rest_b)) = (figures(a), figures(b));
+        let (shares, (rests, _)) = (pairs(&share_a, &share_b).0, pairs(&rest_a, &rest_b));
+        let one = |((a, b), rest): (&(f64, f64), (f64, f64))| {
+            let rest = (rest.0 + rest.1) / 2.0;
+            (rest * (1.0 + a), rest * (1.0 + b))
+        };
+        shares.iter().zip(rests).map(one).collect()
+    }
+
+    /// What a watched boot shows; each is read once.
+    fn seen_in(&self, dir: &Path, run: &RunRecord) -> Rc<Seen> {
+        let mut known = self.read.borrow_mut();
+        Rc::clone(known.entry(run.index).or_insert_with(|| Rc::new(seen(dir, run))))
     }
 
     /// How the first boot of a machine in a stage ended that did not reach its end, in words.
@@ -182,10 +243,7 @@ impl<'r> Boots<'r> {
             let (_, run) = run;
             run.label == label && run.outcome == Outcome::Done && run.watch != WatchLevel::None
         };
-        let read = |(dir, run): &(PathBuf, RunRecord)| {
-            let mut known = self.read.borrow_mut();
-            Rc::clone(known.entry(run.index).or_insert_with(|| Rc::new(seen(dir, run))))
-        };
+        let read = |(dir, run): &(PathBuf, RunRecord)| self.seen_in(dir, run);
         self.of_stage(stage).filter(own).map(read).collect()
     }
 }

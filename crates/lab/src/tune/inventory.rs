@@ -169,7 +169,7 @@ pub(crate) fn difference(items: &[InventoryItem]) -> Option<String> {
     let found = items.iter().find(|item| item.sameness == Sameness::Differs)?;
     let (a, b) = (found.original.as_deref()?, found.tuned.as_deref()?);
     Some(format!(
-        "the changed machine is not equivalent: {} {b}, but the original has {a}",
+        "the changed machine is not equivalent to the original: {} changed from {a} to {b}",
         found.what
     ))
 }
@@ -208,12 +208,12 @@ mod tests {
             lines[at] = line;
             difference(&compare(&whole, &inventory(&lines), &[])).unwrap_or_default()
         };
-        assert!(with(2, "smp: Brought up 1 node, 1 CPU").contains("vCPUs 1, but"));
+        assert!(with(2, "smp: Brought up 1 node, 1 CPU").contains("vCPUs changed from 2 to 1"));
         assert!(with(1, "Memory: 1K/261000K available").contains("memory"));
         assert_eq!(with(1, "Memory: 1K/523000K available"), "");
-        assert!(with(4, "").contains("disks none, but the original has vda 20480"));
-        assert!(with(5, "").contains("network cards none"));
-        assert!(with(3, "").contains("chipset 0 PCI functions"));
+        assert!(with(4, "").contains("disks changed from vda 20480 to none"));
+        assert!(with(5, "").contains("network cards changed"));
+        assert!(with(3, "").contains("to 0 PCI functions"));
         let given = compare(&whole, &inventory(&[WHOLE[0], WHOLE[2]]), &[Keep::Chipset]);
         let of = |what: &str| given.iter().find(|item| item.what == what).expect(what).sameness;
         assert_eq!((of("chipset"), of("memory")), (Sameness::GivenUp, Sameness::Unchecked));

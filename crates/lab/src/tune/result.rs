@@ -114,7 +114,7 @@ fn fresh(state: &State<'_>) -> Option<Fresh> {
     let stage = |stage: &&Stage| matches!(stage.kind, Kind::Fresh { .. });
     let stage = state.asked.stages.iter().find(stage)?;
     let Kind::Fresh { tuned, .. } = &stage.kind else { return None };
-    let pairs = state.boots.pairs(stage, ORIGINAL, tuned);
+    let pairs = state.boots.pairs(stage, ORIGINAL, tuned, &[]);
     // Of the tuned machine's time, the original's.
     let of = |pairs: &[(f64, f64)]| {
         let swapped: Vec<(f64, f64)> =
@@ -167,7 +167,7 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
         change: known.map(|c| c.change()).unwrap_or_default(),
         predicted: standing.predicted,
         saving: (saved.len() > 1).then(|| estimate_signed(&saved)),
-        p_value: paired_t(&pairs.wall),
+        p_value: paired_t(pairs.clearest()),
         kept: recommended && alive,
         gives_up: known.map_or("", |c| c.remedy.gives_up).to_owned(),
         reason,

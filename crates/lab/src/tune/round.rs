@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn pairs(wall: &[(f64, f64)]) -> Pairs {
-        Pairs { wall: wall.to_vec(), cpu: Vec::new() }
+        Pairs { wall: wall.to_vec(), ..Pairs::default() }
     }
 
     #[test]

@@ -144,7 +144,7 @@ fn gate(state: &mut State<'_>) -> Option<Next> {
                 return None;
             }
             let machines = vec![(ORIGINAL.into(), Vec::new()), (all.clone(), ids)];
-            Next::timed(Kind::Gate { all }, machines, blocks)
+            Next::watched(Kind::Gate { all }, machines, blocks)
         }
     }
 }
@@ -203,7 +203,7 @@ fn round(state: &mut State<'_>) -> Option<Next> {
             let rest = ids.iter().filter(|id| !group.ids.contains(id)).cloned().collect();
             (group.label.clone(), rest)
         }));
-        let next = Next::timed(Kind::Round { number, all, groups }, machines, blocks)?;
+        let next = Next::watched(Kind::Round { number, all, groups }, machines, blocks)?;
         return Some(Next { replicas, ..next });
     }
 }

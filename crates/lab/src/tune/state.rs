@@ -1,10 +1,11 @@
 //! How far a tuning is: what its stages say of each candidate so far. Nothing is remembered that does not
 //! follow from what is on disk.
 
-use super::booted::{Boots, Pairs, Seen};
+use super::booted::{Boots, Pairs, Seen, TELLING};
 use super::config::{candidate, in_order, Config, Group, Kind, Stage, ORIGINAL};
 use super::inventory::{compare, difference};
 use super::round::Round;
+use crate::findings::catalogue::Part;
 use std::rc::Rc;
 use vmeter_model::tune::Keep;
 use vmeter_model::Estimate;
@@ -135,13 +136,16 @@ impl<'a> State<'a> {
             Kind::Look => self.take_look(stage),
             Kind::Alone { ids } => self.take_alone(stage, ids),
             Kind::Together { ids, added } => self.take_together(stage, ids, added.as_deref()),
-            Kind::Gate { all } => self.gate.extend(self.boots.pairs(stage, ORIGINAL, all)),
+            Kind::Gate { all } => {
+                let parts = parts(self.asked.sets.get(all).map_or(&[], Vec::as_slice));
+                self.gate.extend(self.boots.pairs(stage, ORIGINAL, all, &parts));
+            }
             Kind::Round { number, all, groups } => self.take_round(stage, *number, all, groups),
             Kind::Check { tuned } => self.checked = Some(self.check(stage, tuned)),
             Kind::Fresh { tuned, without } => {
                 self.fresh = true;
                 for group in without {
-                    let pairs = self.boots.pairs(stage, &group.label, tuned);
+                    let pairs = self.boots.pairs(stage, &group.label, tuned, &parts(&group.ids));
                     let own = |s: &&mut Standing| group.ids == [s.id.clone()];
                     if let Some(standing) = self.standings.iter_mut().find(own) {
                         standing.fresh.extend(pairs);
@@ -189,7 +193,7 @@ impl<'a> State<'a> {
             (part, seen.watched.total_s() - part)
         };
         let ((before, rest), (after, rest_after)) = (side(original), side(seen));
-        let telling = rest > 0.1 * original.watched.total_s() && rest_after > 0.0;
+        let telling = rest > TELLING * original.watched.total_s() && rest_after > 0.0;
         telling.then(|| before - after * rest / rest_after)
     }
 
@@ -205,7 +209,7 @@ impl<'a> State<'a> {
     fn take_look(&mut self, stage: &Stage) {
         let Some(seen) = self.boots.seen(stage, ORIGINAL).into_iter().next_back() else {
             let why = self.boots.failure(stage, ORIGINAL);
-            self.lost = Some(why.unwrap_or_else(|| "no boot of it is finished".into()));
+            self.lost = Some(why.unwrap_or_else(|| "no boot of the original is finished".into()));
             return;
         };
         self.original = Some(Rc::clone(&seen));
@@ -220,8 +224,8 @@ impl<'a> State<'a> {
                 standing.fate = Fate::Out(why.into());
             } else if most < worth_s {
                 standing.fate = Fate::Out(format!(
-                    "in the recorded boot it could save at most {}, which is below --worth {} of \
-                        {}",
+                    "in the recorded boot this step could save at most {}: that is below \
+                        --worth {} (of {})",
                     compact_seconds(most),
                     brief_percent(self.asked.worth),
                     compact_seconds(total_s)
@@ -255,7 +259,7 @@ impl<'a> State<'a> {
             let own = [id.clone()];
             let Some(label) = self.asked.label_of(&own).filter(|_| ids.contains(&id)) else {
                 self.standings[at].fate =
-                    Fate::Out("the budget had no room for a boot of it".into());
+                    Fate::Out("the budget had no time left to boot with this step".into());
                 continue;
             };
             let seen = self.boots.seen(stage, label).into_iter().next_back();
@@ -347,7 +351,7 @@ impl<'a> State<'a> {
         }
         let all = all.to_owned();
         for group in groups {
-            let pairs = self.boots.pairs(stage, &group.label, &all);
+            let pairs = self.boots.pairs(stage, &group.label, &all, &parts(&group.ids));
             self.note_pairs(group, &pairs);
             let failed = self.boots.failure(stage, &group.label);
             if let Some(round) = &mut self.round {
@@ -407,6 +411,12 @@ impl<'a> State<'a> {
         let seen = self.boots.seen(stage, label).into_iter().next_back();
         seen.ok_or_else(|| "it was not booted".to_owned())
     }
+}
+
+/// The parts of a boot that these candidates should make shorter.
+fn parts(ids: &[String]) -> Vec<Part> {
+    let of = |id: &String| candidate(id).map_or(&[][..], |c| c.remedy.predicts);
+    ids.iter().flat_map(of).copied().collect()
 }
 
 /// What these candidates give up.

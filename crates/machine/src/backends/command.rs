@@ -88,7 +88,8 @@ fn lend_symbols(machine: &mut Machine, kernel: &Path) -> Result<(), MachineError
     }
     let of_file = digest(kernel).map_err(file)?;
     machine.provenance.insert("kernel".into(), format!("{shown} {of_file}"));
-    machine.choose("kernel", shown.to_string(), "--kernel: its symbols, for whatever boots it");
+    let why = "--kernel: vmeter reads the symbols in it; the command line decides what boots";
+    machine.choose("kernel", shown.to_string(), why);
     machine.kernel = Some(kernel.into());
     Ok(())
 }
@@ -205,13 +206,13 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
         (true, _) => ("nothing", "--no-inject"),
         (false, true) => (
             "allowed",
-            "vmeter prints what it adds; --no-inject adds nothing. An installer may copy words \
-             such as printk.devkmsg=on to the system that it installs",
+            "vmeter prints what it adds; --no-inject adds nothing. An installer may copy \
+             kernel parameters such as printk.devkmsg=on to the system that it installs",
         ),
         (false, false) => (
             "allowed",
-            "to the QEMU that the command starts, at the moment when \
-            it starts QEMU",
+            "vmeter adds them at the moment when the command starts \
+            QEMU",
         ),
     };
     machine.choose("added arguments", value, why);
@@ -224,14 +225,15 @@ fn take(machine: &mut Machine, told: ParsedCommandLine, argv: &[OsString], reque
     machine.choose("accel", accel, why);
     match told.console {
         Console::Stdout(why) => machine.choose("console", "standard output", why),
-        Console::Elsewhere(mend) => match argv::console_file(argv)
-            .filter(|(f, _)| argv::is_same_for_all(f))
-        {
-            Some((file, _)) => machine.choose("console", file, "its lines are read there"),
-            None => {
-                machine.choose("console", "elsewhere", format!("its lines are not seen; {mend}"));
+        Console::Elsewhere(mend) => {
+            match argv::console_file(argv).filter(|(f, _)| argv::is_same_for_all(f)) {
+                Some((file, _)) => machine.choose("console", file, "vmeter reads its lines there"),
+                None => {
+                    let why = format!("vmeter does not see its lines; {mend}");
+                    machine.choose("console", "elsewhere", why);
+                }
             }
-        },
+        }
         Console::Unsaid(arguments) if machine.may_inject => {
             let why = "the command line does not say where the guest's console goes";
             let added = arguments.join(" ");

@@ -96,8 +96,8 @@ impl Dialect for Crosvm {
         ParsedCommandLine {
             accel: (
                 "kvm".into(),
-                "the default of this VMM on Linux, unless it was built with \
-                another",
+                "the default of this VMM on Linux, unless this VMM was built with another \
+                    default",
             ),
             kernel: kernel(argv).filter(|_| !restored),
             initrd: option(argv, ("initrd", "i")).map(|(_, file)| PathBuf::from(file)),

@@ -113,7 +113,7 @@ impl<'a> Describing<'a> {
         let io = |error| MachineError::File { what: "kernel", path: kernel.into(), error };
         if kernel_kind(kernel).map_err(io)? != wanted {
             let enters = match wanted {
-                KernelKind::BzImage => "a bzImage (vmlinuz), and this is none",
+                KernelKind::BzImage => "a bzImage (vmlinuz), and this file is not one",
                 _ => "an uncompressed vmlinux, but this is not an ELF file",
             };
             let (shown, vmm) = (kernel.display(), self.vmm);
@@ -190,14 +190,14 @@ fn refuse(spec: &MachineSpec, dialect: &dyn Dialect) -> Result<(), MachineError>
         ),
         ("accel", accel.map(str::to_owned), "runs guests only with KVM; leave --accel out"),
         ("machine", spec.machine.clone(), "has one kind of machine; leave this option out"),
-        ("firmware", spec.firmware.clone(), "enters the kernel directly; leave it out"),
+        ("firmware", spec.firmware.clone(), "enters the kernel directly; leave this option out"),
         (
             "pcie-root-ports",
             spec.pcie_root_ports.filter(|ports| *ports > 0).map(|ports| ports.to_string()),
             "has no PCIe root ports; leave this option out",
         ),
-        ("vmm-arg", spec.vmm_arg.first().cloned(), "is no QEMU; leave it out"),
-        ("root", root.map(str::to_owned), "is given no disk by vmeter; use --root initramfs"),
+        ("vmm-arg", spec.vmm_arg.first().cloned(), "is not QEMU; leave this option out"),
+        ("root", root.map(str::to_owned), "gets no disk from vmeter; use --root initramfs"),
     ];
     for (option, value, why) in given {
         if let Some(value) = value {

@@ -53,7 +53,7 @@ impl Backend for Firecracker {
                 "without ACPI, the guest ends its machine with a reset through the keyboard \
                  controller",
             ),
-            ("pci=off", "there is none to look for"),
+            ("pci=off", "this machine has no PCI bus"),
         ];
         if request.own_init() {
             board.push((EXITS_BY_RESET, ""));
@@ -149,7 +149,7 @@ impl Dialect for Firecracker {
             Err(error) => told.remarks.push((
                 "configuration",
                 Path::new(file).display().to_string(),
-                format!("{error}: vmeter reads nothing from it and adds nothing to it"),
+                format!("{error}: vmeter reads nothing from this file and adds nothing to it"),
             )),
         }
         told

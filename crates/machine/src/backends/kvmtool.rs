@@ -49,7 +49,8 @@ impl Backend for Kvmtool {
         let (smp, memory) = d.size(MOST_VCPUS)?;
         d.machine.choose("console", "ttyS0 on standard output", "--console serial");
         let (kernel, initrd) = d.kernel(KernelKind::BzImage)?;
-        let reset = request.own_init().then_some((EXITS_BY_RESET, "there is no ACPI to power off"));
+        let why = "without ACPI, the guest cannot power off";
+        let reset = request.own_init().then_some((EXITS_BY_RESET, why));
         let line = d.command_line(reset.as_slice());
         let argv = &mut d.machine.argv;
         argv.extend(["run", "--console", "serial", "--network", "mode=none"].map(OsString::from));
@@ -69,7 +70,7 @@ impl Dialect for Kvmtool {
     }
 
     fn mend(&self) -> &'static str {
-        "build it, or give the path of its lkvm"
+        "build kvmtool, or give the path of its lkvm"
     }
 
     fn is_named(&self, program: &OsStr) -> bool {

@@ -137,7 +137,7 @@ impl Dialect for Qemu {
         } else if argv::says_console(argv) {
             Console::Elsewhere("add -serial stdio to see them")
         } else if argv::stdio_is_taken(argv) {
-            Console::Elsewhere("something else has standard output")
+            Console::Elsewhere("another option takes standard output")
         } else {
             Console::Unsaid(&["-serial", "stdio"])
         };

@@ -44,7 +44,8 @@ pub fn replace(tracee: &Tracee, argv: &[OsString]) -> io::Result<()> {
         .chunks_exact(8)
         .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()))
         .collect();
-    let rest = after_arguments(&words).ok_or_else(|| unexpected("its stack is none of an exec"))?;
+    let rest = after_arguments(&words)
+        .ok_or_else(|| unexpected("its stack is not laid out as execve leaves it"))?;
     let (block, at) = built(top, argv, rest);
     if at < stack.start {
         return Err(unexpected("its stack has no room for the arguments that vmeter adds"));

@@ -90,7 +90,7 @@ impl Held {
     /// When it is gone.
     pub fn release(mut self) -> Result<Child> {
         self.ptrace(libc::PTRACE_DETACH, 0)?;
-        self.child.take().ok_or_else(|| Error::other("it was let go before"))
+        self.child.take().ok_or_else(|| Error::other("vmeter has already let the command run"))
     }
 
     fn ptrace(&self, request: libc::c_uint, signal: libc::c_int) -> Result<()> {

@@ -375,7 +375,7 @@ pub enum LaunchError {
     #[error(
         "{command} uses ptrace(2), but vmeter already traces it to watch what it launches \
          ({said}), and a process can have only one tracer. With --watch none --no-inject, vmeter \
-         lets {command} trace"
+         traces nothing, so {command} can use ptrace(2)"
     )]
     PtraceTaken {
         /// What was launched.
@@ -390,7 +390,7 @@ pub enum LaunchError {
         what: String,
     },
     /// Following it failed; it was killed.
-    #[error("lost control of the VMM, so vmeter killed it: {error}")]
+    #[error("vmeter lost control of the VMM, so vmeter killed the VMM: {error}")]
     Follow {
         /// What failed.
         error: io::Error,

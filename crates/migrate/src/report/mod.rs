@@ -19,9 +19,8 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; as soon as QEMU can send the rest of a round within the downtime \
-        limit, this round ends and the next one starts; the guest is stopped during the last \
-        round";
+    "one run per setting; a round ends when QEMU can send the remaining data within the \
+        downtime limit; QEMU stops the guest for the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 
@@ -151,8 +150,8 @@ impl<'a> MigrateReport<'a> {
             "memory after",
             value,
             "SHA-256 of both RAMs; vmeter stops the guest at the destination, lets the guest at \
-                the source continue until it has written as many pages as the other, and \
-                compares the RAMs",
+                the source continue until both have written equally many pages, and compares the \
+                RAMs",
         ));
         facts
     }

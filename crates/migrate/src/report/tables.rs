@@ -58,8 +58,8 @@ impl MigrateReport<'_> {
             Column::number("rounds", 2),
             Column::number("total", 1),
             Column::number("downtime", 1).meaning(
-                "at this bandwidth; the real one is shorter, as QEMU sends the last round \
-                without its bandwidth limit",
+                "at this bandwidth; the real downtime is shorter, because QEMU sends the last \
+                round without its bandwidth limit",
             ),
             Column::text("actual", 0).meaning("whether it converged"),
         ]);
@@ -101,9 +101,9 @@ impl MigrateReport<'_> {
             Column::number("round", 0),
             Column::number("begins", 1),
             Column::number("takes", 0),
-            Column::number("pages to send", 0).meaning("left as the round begins, by QEMU"),
-            Column::number("sent", 1).meaning("by QEMU, whose counter lags: only the sum is exact"),
-            Column::number("dirtied meanwhile", 0).meaning("by the guest's own count"),
+            Column::number("pages to send", 0).meaning("QEMU's count when the round begins"),
+            Column::number("sent", 1).meaning("QEMU's count, which lags: only the sum is exact"),
+            Column::number("dirtied meanwhile", 0).meaning("the guest's own count"),
             Column::number("throttle", 2),
         ]);
         for (n, point) in self.result.points.iter().enumerate().take(points) {

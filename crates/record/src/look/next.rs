@@ -171,10 +171,10 @@ fn begun(
     };
     let error = match executed.error_ns {
         0 => String::new(),
-        ns => format!(" and are at most {:.1} ms shorter than the true times", ns as f64 / 1e6),
+        ns => format!(", which vmeter saw at most {:.1} ms late", ns as f64 / 1e6),
     };
     let seen = format!(
-        "{SEEN}: {}; times start at that moment{error}. vmeter added nothing to the VMM's \
+        "{SEEN}: {}. Time 0 is the time of the exec{error}. vmeter added nothing to the VMM's \
          command line and never stopped the VMM",
         executed.how
     );
@@ -187,8 +187,9 @@ fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
     run.total_ns = at.monotonic_ns.saturating_sub(run.exec_ns).max(1);
     run.moments.push((run.total_ns, Moment::Ready));
     format!(
-        "the guest's clock had not begun when the guest logged the line that ends the run; the \
-         time is when vmeter read the line, at most {} ms later",
+        "the line that ends the run has no time: the guest logged it before the guest's clock \
+         began. The run ends when vmeter read the line, at most {} ms after the guest \
+         logged it",
         2 * EACH.as_millis()
     )
 }
@@ -202,7 +203,7 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 /// Of a VM that was reset, or whose kernel started another.
 pub const RESTARTED: &str =
     "the guest restarted while vmeter followed it: the report shows only the log of the newest \
-        kernel; all the time before that kernel started is in the spans that precede it";
+        kernel. vmeter adds all earlier time to the spans that precede this kernel";
 
 /// How it is said that the VM was paused.
 pub const PAUSED: &str = "the guest's clock stood still";

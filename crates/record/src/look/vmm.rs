@@ -91,8 +91,8 @@ impl Vmm {
         if !is_vmm {
             let program = self.argv.first().map_or("", String::as_str);
             return LookError::NoVm(format!(
-                "pid {pid} ({program}) is no VMM that vmeter knows, holds no VM of KVM, and no Linux \
-                 kernel is in its memory: give the pid of the VMM itself, not of its launcher"
+                "pid {pid} ({program}) is no VMM that vmeter knows, has no KVM VM open, and has no \
+                 Linux kernel in its memory: give the pid of the VMM itself, not of its launcher"
             ));
         }
         LookError::NoKernel(format!(
@@ -133,8 +133,9 @@ fn may_read(pid: i32, name: &str) -> Result<(), LookError> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let mend = match rustix::process::geteuid().is_root() {
-                true => "even root cannot read it, because either a security module forbids it \
-                    or vmeter is in a container: run vmeter look on the host itself"
+                true => "this user is root, so either a security module forbids the access or \
+                    vmeter is in a container. If vmeter is in a container, run vmeter look on the \
+                    host itself"
                     .to_owned(),
                 false => format!(
                     "run vmeter look as the VMM's user and group, or as root: sudo vmeter look \

@@ -83,7 +83,7 @@ impl Recorder for GuestFtrace {
         if trace.clock != CLOCK {
             return Err(SourceError::Other(format!(
                 "the guest's trace is on the clock {:?}, which can't be aligned with the host's; \
-                 boot it with trace_clock={CLOCK}",
+                 boot the guest with trace_clock={CLOCK}",
                 trace.clock
             )));
         }

@@ -286,7 +286,7 @@ impl Live for Recording {
                 (&[FILE, slots::FILE][..], clock_in_words(&saved.clock))
             }
             Some(saved) => (&[FILE][..], clock_in_words(&saved.clock)),
-            None => (&[][..], "none: counters, read at the VMM's end".to_owned()),
+            None => (&[][..], "none: vmeter read counters when the VMM ended".to_owned()),
         };
         let mut parameters = Parameters { stats: self.stats, ..Parameters::default() };
         if let Some(saved) = saved {

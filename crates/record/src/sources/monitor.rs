@@ -176,7 +176,7 @@ impl Live for Recording {
             return Ok(None);
         }
         std::fs::write(&path, &said).map_err(io)?;
-        let clock = "wall clock, in each message";
+        let clock = "wall clock, which QEMU puts into each message";
         Ok(Some(recorder::record::<Monitor>(&[FILE], clock, 1_000, &NoParameters {})))
     }
 }

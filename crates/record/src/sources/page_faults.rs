@@ -74,15 +74,15 @@ impl Parameters {
         let few = |all: u64, seen: u64| seen + 2 < (all as f64 * ENOUGH).floor() as u64;
         if few(counted, seen) {
             return Some(format!(
-                "the kernel counted {counted} major faults of the VMM, and vmeter saw {seen} of \
-                    them: it does not see the faults that KVM handles on behalf of a guest"
+                "the kernel counted {counted} major faults of the VMM, but vmeter saw only {seen} \
+                    of them: vmeter does not see faults that KVM handles on behalf of a guest"
             ));
         }
         let (all, untimed) = self.late;
         few(all, all.saturating_sub(untimed)).then(|| {
             format!(
                 "vmeter began to time the VMM's page faults {:.1} ms after the VMM had mapped \
-                    the snapshot: {untimed} of {all} major faults began before the timing did",
+                    the snapshot: by then, {untimed} of {all} major faults had already begun",
                 self.late_ns as f64 / 1e6
             )
         })
@@ -192,7 +192,7 @@ fn kept(
 ) -> Result<Option<(String, Parameters)>, &'static str> {
     let Some(mapped) = found.first_mapped(process) else { return Ok(None) };
     let begun = found.begun.ok_or(
-        "vmeter did not see the VMM open the snapshot that it mapped, and timed no page faults",
+        "vmeter did not see when the VMM opened its snapshot, so vmeter timed no page faults",
     )?;
     let (mut text, mut major, mut late) = (String::new(), 0, (0, 0));
     for fault in found.all.iter().filter(|fault| fault.process == process) {

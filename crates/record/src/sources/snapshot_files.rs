@@ -320,7 +320,7 @@ impl Live for Recording {
         let Some((text, files)) = self.heard.take().or(ended) else { return Ok(None) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
-        let clock = "CLOCK_MONOTONIC when the event was taken";
+        let clock = "CLOCK_MONOTONIC when vmeter read the inotify event";
         let parameters = Parameters { files, loaded: self.loaded };
         Ok(Some(recorder::record::<SnapshotFiles>(&[FILE], clock, ERROR_NS, &parameters)))
     }

@@ -159,7 +159,7 @@ impl Live for Recording {
             file.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
         };
         let parameters = Parameters { files: self.files.iter().map(name).collect() };
-        let clock = "none: counted when the run ended";
+        let clock = "none: vmeter counted the pages when the run ended";
         Ok(Some(recorder::record::<SnapshotPages>(&[FILE], clock, 0, &parameters)))
     }
 }

@@ -260,9 +260,10 @@ impl Live for Recording {
                     stamp separately",
                 0,
             ),
-            Extent::Light | Extent::Full => {
-                ("CLOCK_MONOTONIC, which the VMM reads when the vCPU reaches this point", ERROR_NS)
-            }
+            Extent::Light | Extent::Full => (
+                "CLOCK_MONOTONIC, which the plugin reads when the vCPU reaches the stamped address",
+                ERROR_NS,
+            ),
         };
         Ok(Some(recorder::record::<TcgPlugin>(&[STAMPS, LIST], clock, error_ns, &parameters)))
     }
@@ -285,8 +286,8 @@ fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
         return Ok(());
     }
     Err(SourceError::Other(format!(
-        "{} was built without TCG plugins (configure --enable-plugins): vmeter separates firmware \
-            and decompressor less exactly, and counts no instructions",
+        "{} was built without TCG plugins (configure --enable-plugins). Without its TCG plugin, \
+            vmeter separates firmware and decompressor less exactly and counts no instructions",
         program.display()
     )))
 }
@@ -362,7 +363,7 @@ fn of_its_build(image: &KernelImage, file: &Path) -> vmeter_kernel_image::Result
     }
     Err(vmeter_kernel_image::Error::OtherBuild(format!(
         "--symbols {}: these symbols are of another build than {}: they give a wrong address for \
-         its table of initcalls",
+         the kernel's table of initcalls",
         file.display(),
         image.path().display()
     )))

@@ -174,7 +174,9 @@ impl Markdown {
             let cells = table.rows.iter().map(|row| table.cell(row, *column));
             let mut cells = cells.filter(|cell| !matches!(cell, Cell::Empty)).peekable();
             cells.peek().is_some()
-                && !cells.all(|cell| matches!(cell, Cell::Bar { .. } | Cell::Spark(_)))
+                && !cells.all(|cell| {
+                    matches!(cell, Cell::Bar { .. } | Cell::Range { .. } | Cell::Spark(_))
+                })
         };
         let columns: Vec<usize> = (0..table.columns.len()).filter(drawn).collect();
         let legend = table.legend(columns.iter().copied());
@@ -210,7 +212,7 @@ fn node(node: &Node, depth: usize, out: &mut dyn Write) -> io::Result<()> {
 fn cell(table: &Table, row: &Row, column: usize) -> String {
     let cell = table.cell(row, column);
     let text = match cell {
-        Cell::Empty | Cell::Bar { .. } | Cell::Spark(_) => String::new(),
+        Cell::Empty | Cell::Bar { .. } | Cell::Range { .. } | Cell::Spark(_) => String::new(),
         Cell::Text(text) | Cell::Toned(text, _) => escape(text),
         Cell::Name(name) => code(name),
         Cell::Inline(quantity) => escape(&quantity.inline()),

@@ -214,7 +214,7 @@ fn check(file: &File, path: &Path) -> Result<(), LockError> {
         return foreign("no regular file");
     }
     if stat.st_nlink > 1 {
-        return foreign("a file that has another name elsewhere");
+        return foreign("a file with another hard link");
     }
     if stat.st_size > 0 && held_by(file).is_none() {
         return foreign("a file with something else in it");

@@ -4,7 +4,7 @@ use super::{registry, Kind, Known, PLAIN};
 
 pub(super) const CAUSE: Known = Known {
     cause: registry::GRUB_KEY,
-    remedy: |_| Some("mend the error printed above it"),
+    remedy: |_| Some("fix the error that GRUB printed"),
     is: |of| (of.kind, of.name) == (Kind::Grub, "wait-for-a-key"),
     ..PLAIN
 };

@@ -11,9 +11,9 @@ pub(super) const CAUSE: Known = Known {
         // Only the root's systemd reads the root's fstab.
         let own = timeline.spans.iter().any(|span| span.name == SYSTEMD);
         Some(if own {
-            "nofail in fstab(5), or the device"
+            "nofail in fstab, or add the device"
         } else {
-            "root=, or its driver in the initrd"
+            "fix root=, or the initrd's drivers"
         })
     },
     is,

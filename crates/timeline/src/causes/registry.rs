@@ -59,7 +59,8 @@ causes! {
         boot does not need";
     MINIMAL_KERNEL = "minimal-kernel", "a kernel with features that the boot does not need";
     UNPACK_INITRD = "unpack-initrd", "the kernel unpacks its initrd";
-    INITRAMFS_MODULES = "initramfs-modules", "modules that only came along by dependency";
+    INITRAMFS_MODULES = "initramfs-modules", "modules that are in the initrd only because \
+        others need them";
     INITRAMFS_LIBC = "initramfs-libc", "a large C library for small programs";
     INITRAMFS_STRIP = "initramfs-strip", "modules with debugging sections";
     VIRTIO_PCI = "virtio-pci", "insmod virtio_pci";
@@ -99,7 +100,7 @@ causes! {
     HIBERNATION_IMAGE = "hibernation-image", "a search for an image to resume from";
     ROOT_DELAY = "root-delay", "a fixed wait before the root is mounted";
     EARLY_CONSOLE = "early-console", "an early console that polls a UART for each byte";
-    LOCKUP_DETECTOR = "lockup-detector", "detectors of kernels that hang";
+    LOCKUP_DETECTOR = "lockup-detector", "the kernel's lockup detectors";
     AUDIT = "audit", "the audit subsystem";
     SECURITY_MODULES = "security-modules", "AppArmor, SELinux and TOMOYO";
     ZEROING = "zeroing", "the kernel zeroes each allocation";

@@ -75,7 +75,8 @@ fn spans<'a>(facts: &RunIndex<'a>, anchors: &Anchors<'a>, tree: &mut Growing<'a>
         })
         .collect();
     let lost = steps.iter().zip(&nodes).filter(|(s, n)| s.end.is_none() && !n.unfinished);
-    tree.warnings.extend(lost.map(|(s, _)| format!("no source saw init's step {} end", s.name)));
+    let unended = |name: &str| format!("no source saw the end of init's step {name}");
+    tree.warnings.extend(lost.map(|(s, _)| unended(s.name)));
     place_end(facts, anchors, tree);
     for udev in together(&steps, &nodes) {
         tree.place(udev);

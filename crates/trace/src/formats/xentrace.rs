@@ -303,7 +303,8 @@ fn windows(
         let (header, cpu, size) = (word(0), word(1), word(2));
         if got < HEAD as usize || header != CPU_CHANGE_HEADER || cpu >= 1 << 16 {
             losses.missing.push(format!(
-                "the last {} bytes are not read: expected a CPU-change record at byte {at}, found {header:#x}",
+                "vmeter did not read the last {} bytes: expected a CPU-change record at byte {at}, \
+                found {header:#x}",
                 file.len() - at
             ));
             break;

@@ -46,7 +46,7 @@ pub struct Convert {
     selection: Selection,
 }
 
-/// What events are written as.
+/// Output format of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For ui.perfetto.dev (.pftrace, .perfetto-trace).
@@ -152,13 +152,13 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn EventReader>> {
     Input::open(path).and_then(vmeter_trace::open).map_err(trace_error)
 }
 
-/// Refuses a trace that was given up before its end, or of which nothing was understood.
+/// Returns an error if vmeter gave up reading the trace before its end, or could parse none of it.
 fn check(path: &Path, reader: &dyn EventReader, read: u64) -> anyhow::Result<()> {
     reader.losses().check_read(&path.display().to_string(), read).map_err(trace_error)
 }
 
-/// Copies the chosen events, and counts all. The outer error is of the choice, the inner of the
-/// stream.
+/// Copies the selected events to `out`, and counts all events. The outer error concerns the
+/// selection, the inner error concerns writing to `out`.
 fn write(
     reader: &mut dyn EventReader,
     selection: &Selection,

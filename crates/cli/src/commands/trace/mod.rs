@@ -28,7 +28,7 @@ pub enum Trace {
 /// Runs a command on traces.
 ///
 /// # Errors
-/// A file that is no trace; what the command itself meets.
+/// If a file is not a trace, and every error of the command that runs.
 pub fn run(arguments: Trace, out: &Output) -> anyhow::Result<Status> {
     match arguments {
         Trace::Record(arguments) => record::run(arguments, out),

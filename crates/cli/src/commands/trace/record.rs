@@ -47,7 +47,7 @@ pub struct Record {
     /// File to write.
     #[arg(short, long, value_name = "FILE", default_value = "trace.dat")]
     output_file: PathBuf,
-    /// Command line that vmeter runs and records, with all processes that it starts.
+    /// Command line to run and record, with all processes that the command starts.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -77,7 +77,7 @@ impl Process {
 /// Parses a process id or `auto`.
 ///
 /// # Errors
-/// In words for the user.
+/// A message for the user, if `text` is neither a process id nor `auto`.
 pub fn process(text: &str) -> Result<Process, String> {
     match (text, text.parse()) {
         ("auto", _) => Ok(Process::OnlyVmm),
@@ -89,7 +89,7 @@ pub fn process(text: &str) -> Result<Process, String> {
 /// Parses a time.
 ///
 /// # Errors
-/// In words for the user.
+/// A message for the user, if `text` is not a number above 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let parsed = text.parse::<f64>().ok().filter(|s| *s > 0.0);
     let found = parsed.and_then(|s| Duration::try_from_secs_f64(s).ok());

@@ -21,7 +21,8 @@ pub struct Selection {
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     pid: Vec<i32>,
     /// Only events from this time on: SECONDS in the trace's own time, or +SECONDS after its first
-    /// event (default: the first event). For a trace that counts ticks, give ticks.
+    /// event (default: the first event). If the trace's time stamps count cycles or events, give
+    /// such counts instead of seconds.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// Only events up to this time, given as for --from (default: the last event).
@@ -29,7 +30,7 @@ pub struct Selection {
     to: Option<String>,
 }
 
-/// A stamp that was asked for.
+/// A time stamp that the user gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stamp {
     /// As in the trace.
@@ -39,7 +40,7 @@ pub enum Stamp {
 }
 
 impl Stamp {
-    /// The stamp in a trace whose first event has `first`.
+    /// The time stamp in a trace whose first event has the time stamp `first`.
     pub fn resolve(self, first: u64) -> u64 {
         match self {
             Stamp::At(ticks) => ticks,
@@ -52,7 +53,7 @@ impl Selection {
     /// The choice by name, CPU and thread.
     ///
     /// # Errors
-    /// A list of CPUs that is none.
+    /// None, because clap has already parsed the list of CPUs.
     pub fn select(&self) -> anyhow::Result<Select> {
         let cpus =
             self.cpu.iter().flat_map(|list| list.as_slice()).map(|cpu| *cpu as u32).collect();
@@ -62,7 +63,7 @@ impl Selection {
     /// The limits of time, in ticks.
     ///
     /// # Errors
-    /// A text that is no stamp.
+    /// A text that is not a time stamp.
     pub fn limits(&self, tick: Tick) -> anyhow::Result<[Option<Stamp>; 2]> {
         let parse = |name: &str, text: &Option<String>| -> anyhow::Result<Option<Stamp>> {
             let Some(text) = text else { return Ok(None) };

@@ -39,9 +39,9 @@ pub struct TraceStatReport<'a> {
 
 /// What the columns of the threads are.
 const THREADS: &str =
-    "share of the trace's duration, from the thread's first event on; no column has the time \
-        before that event; \"not recorded\": no event shows what the thread did; vmeter counts \
-        the time after the thread's last event for the state in which this event left the thread";
+    "share of the trace's duration; no column has the time before the thread's first event; \
+        \"not recorded\": time in which no event shows what the thread did; the time after the \
+        thread's last event counts for the state in which that event left the thread";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
@@ -111,16 +111,16 @@ fn columns(report: &TraceReport) -> Option<String> {
     let mut notes = Vec::new();
     if any(|row| row.cut > 0) {
         notes.push(
-            "cut = durations without a begin or an end because events were lost; counted, \
-            not timed"
+            "cut = durations without a beginning or an end, because events were lost (vmeter \
+            counts them, but does not time them)"
                 .to_owned(),
         );
     }
     if any(|row| row.share.is_some()) {
         let of = match report.vcpu_time_s {
             Some(s) => format!(
-                "share = part of the vCPUs' recorded time ({}); for system calls, interrupts and \
-                 kernel work items: part of the trace's duration",
+                "share = part of the vCPUs' recorded time ({}); in the rows of system calls, \
+                 interrupts and kernel work items, share = part of the trace's duration",
                 compact_seconds(s)
             ),
             None => "share = of the trace's duration".to_owned(),
@@ -128,7 +128,11 @@ fn columns(report: &TraceReport) -> Option<String> {
         notes.push(of);
     }
     if any(|row| row.ratio_to_peers.is_some()) {
-        notes.push("vs peers = this row's mean ÷ the median of the means of the other rows of the same direction (read or write)".to_owned());
+        notes.push(
+            "vs peers = this row's mean ÷ the median of its peers' means (peers: the table's other \
+            rows; for a read, only the other reads; for a write, only the other writes)"
+                .to_owned(),
+        );
     }
     (!notes.is_empty()).then(|| format!("In the tables below: {}.", notes.join("; ")))
 }

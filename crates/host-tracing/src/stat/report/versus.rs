@@ -20,13 +20,13 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         .filter(|r| differs(r.counts.as_ref()) || differs(r.times.as_ref()))
         .collect();
     let slower = found.iter().filter(|r| differs(r.times.as_ref())).count();
-    let (a, b) = (versus.a.join(", "), versus.b.join(", "));
+    let (a, b) = (versus.a.join(" + "), versus.b.join(" + "));
     document.answer = match found.first() {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
             "{} {a} and {b}, differ in {} of {} rows; the durations differ in {slower} of these \
              rows. The largest difference of time: {} {}.",
-            if versus.is_of_two() { "Two recordings," } else { "Two machines, by recordings" },
+            if versus.is_of_two() { "Two recordings," } else { "Two machines, recorded in" },
             found.len(),
             versus.rows.len(),
             kind(first.table),
@@ -50,15 +50,16 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         format!(
             "Counts ({per}): conditional test of two Poisson rates. Times: rank-sum test. \
              Because events come in bursts, vmeter also divides each trace into slices of equal \
-                 length, compares the slices by Welch's test, and reports the larger p-value. {tests} Two recordings of the same \
+                 length, compares the slices by Welch's test, and reports the larger of the two \
+                 p-values. {tests} Two recordings of the same \
              machine also differ. To compare machines, give two or more recordings of each: FILE \
              FILE --vs OTHER --vs OTHER."
         )
     } else {
         format!(
-            "vmeter tests counts ({per}) by a quasi-Poisson rate ratio, and takes its error from \
-                the scatter between recordings; it tests times by Welch's test on the mean of \
-                log(time) of each recording. {tests}"
+            "vmeter tests counts ({per}) by a quasi-Poisson rate ratio, whose error comes from the \
+                scatter between recordings. For times, vmeter takes each recording's mean of \
+                log(time), and compares these means by Welch's test. {tests}"
         )
     }));
 }

@@ -37,12 +37,12 @@ const CONSOLES: &[&str] = &["univ8250_console_init", "con_init", "hvc_console_in
 const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Vmm, &["ld.so", "link"],         "fewer shared libraries"),
     (Kind::Vmm, &["wrapper"],               "start the VMM itself"),
-    (Kind::Vmm, &["wait-for-start"],        "start its machine sooner (cont, API)"),
+    (Kind::Vmm, &["wait-for-start"],        "start the VM sooner (cont, API)"),
     (Kind::Vmm, &["init"],                  "fewer devices, less memory"),
     (Kind::Vmm, &["exit"],                  "less memory to give back"),
     (Kind::Host, &["no-cpu"],               "a host with a CPU to spare"),
     (Kind::Host, &["vmm-stopped"],          "find what stops the VMM"),
-    (Kind::Launcher, &["after"],            "what its launcher does after it"),
+    (Kind::Launcher, &["after"],            "launcher's work after VMM exit"),
     (Kind::Firmware, &["vga"],              "no display (-vga none)"),
     (Kind::Firmware, &[],                   "other firmware, fewer devices"),
     (Kind::Grub, &["menu", "timeout"],      "GRUB_TIMEOUT=0"),
@@ -55,7 +55,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::EfiStub, &[],                    "a smaller initrd"),
     (Kind::Kernel, &["load"],               "a smaller kernel and initrd"),
     (Kind::Kernel, &["decompress"],         "uncompressed (PVH), or LZ4"),
-    (Kind::Kernel, &["calibrate_delay"],    "lpj=N on its command line"),
+    (Kind::Kernel, &["calibrate_delay"],    "lpj=N (kernel)"),
     (Kind::Kernel, &["mitigations-and-alternatives"], "smaller kernel: less code to patch"),
     (Kind::Kernel, &["unpack-initrd"],      "a smaller or an uncompressed initrd"),
     (Kind::Kernel, &["wait-for-root-device"], "the root's driver built in"),
@@ -64,7 +64,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Kernel, &["ftrace_init", "start_kernel", "rest_init", "mark_readonly"], "smaller kernel: vmeter kernel build"),
     (Kind::Initcall, CONSOLES,              "quiet, or a lower loglevel="),
     (Kind::Initcall, &[],                   "test without: initcall_blacklist="),
-    (Kind::Module, &[],                     "a list of modules without it"),
+    (Kind::Module, &[],                     "drop it from the module list"),
     (Kind::Person, &[],                     "unlock with a key file or a TPM"),
     (Kind::Cryptsetup, &["open"],           "luksChangeKey -i: fewer PBKDF rounds"),
     (Kind::Initrd, &[""],                   ""),
@@ -74,13 +74,13 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Systemd, &["start-jobs", "stop-jobs"], "systemd's own: fewer units"),
     (Kind::Systemd, &["restart-wait"],      "RestartSec=, or why it failed"),
     (Kind::Systemd, &["load-units"],        "fewer units and generators"),
-    (Kind::Unit, &["dev-"],                 "its driver early, fewer devices"),
+    (Kind::Unit, &["dev-"],                 "early driver, fewer devices"),
     (Kind::Unit, &["dracut-"],              "its hook, or omit_dracutmodules"),
     (Kind::Unit, &["systemd-udev"],         "fewer devices, drivers and rules"),
-    (Kind::Unit, &["serial-getty@", "getty@"], "what it is ordered after"),
+    (Kind::Unit, &["serial-getty@", "getty@"], "look at its After= units"),
     (Kind::Unit, &["emergency."],           "what failed before it"),
-    (Kind::Unit, &["systemd-fsck"],         "fsck.mode=skip on its command line"),
-    (Kind::Unit, &["systemd-remount-fs"],   "the root mounted as fstab has it"),
+    (Kind::Unit, &["systemd-fsck"],         "fsck.mode=skip (kernel)"),
+    (Kind::Unit, &["systemd-remount-fs"],   "mount root with fstab's options"),
     (Kind::Unit, &["systemd-modules-load"], "fewer modules in modules-load.d"),
     (Kind::Unit, &["systemd-tmpfiles-"],    "fewer lines in tmpfiles.d"),
     (Kind::Unit, &["systemd-sysusers"],     "fewer lines in sysusers.d"),
@@ -89,7 +89,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Unit, &[],                       "mask it, or order it later"),
     (Kind::Stop, &[],                       "its ExecStop=, or TimeoutStopSec="),
     (Kind::Program, &[],                    "this program"),
-    (Kind::AfterLine, &[],                  "what comes after this line"),
+    (Kind::AfterLine, &[],                  "see what follows this line"),
     (Kind::LinesFrom, &[],                  "fewer lines on the console"),
     (Kind::Init, &[],                       "this step of init"),
     (Kind::Shutdown, &[],                   "fewer services to stop"),
@@ -99,10 +99,10 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
 const IN_INITRD: &str = "leave it out of the initrd";
 
 /// A unit that the run ended in the midst of: it is what was waited for.
-const UNFINISHED_UNIT: &str = "what it does before this line";
+const UNFINISHED_UNIT: &str = "its work before this line";
 
 /// A device that nobody found in its time.
-const GONE_DEVICE: &str = "nofail in fstab(5), or the device";
+const GONE_DEVICE: &str = "nofail in fstab, or add the device";
 
 /// What can be tried on a span in a phase, if anything.
 fn handle_in(phase: &str, of: Identity<'_>) -> Option<&'static str> {

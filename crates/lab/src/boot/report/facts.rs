@@ -45,7 +45,7 @@ impl BootReport<'_> {
                 let counting =
                     self.result.overhead.as_ref().and_then(|o| o.counting_ratio.as_ref());
                 let cost = counting.map_or_else(String::new, |ratio| {
-                    format!(", which adds {} to it", added_percent(ratio))
+                    format!("; counting adds {} to its wall time", added_percent(ratio))
                 });
                 let value = format!(
                     "instructions, counted in run {run}, which is a separate \
@@ -87,7 +87,7 @@ impl BootReport<'_> {
         let waited = mean(|r| r.cpu_pressure_s.unwrap_or(f64::NAN));
         let value = if waited.is_finite() {
             format!(
-                "{value}; in {} of that time a task of the host waited for a CPU",
+                "{value}; for {} of the run, a task of the host waited for a CPU",
                 compact_seconds(waited)
             )
         } else {
@@ -164,7 +164,9 @@ fn undecided(overhead: &Overhead) -> String {
         None => "the ratio is so close to the bound that no number of pairs can decide".into(),
     };
     let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
-    format!("; the pairs do not show whether that is at most {bound:.0} %: {more}{tail}")
+    format!(
+        "; the pairs do not show whether the added wall time is at most {bound:.0} %: {more}{tail}"
+    )
 }
 
 /// Boots that are slow beyond the others, which the typical boot does not show.
@@ -180,14 +182,19 @@ pub(crate) fn watch_fact(watch: WatchLevel, overhead: Option<&Overhead>) -> Fact
         Some(overhead) => {
             let day = overhead.measured_at.split('T').next().unwrap_or_default();
             let bound = overhead.bound_pct;
-            let verdict = match overhead.verdict {
-                Some(OverheadVerdict::Within) => format!(", at most {bound:.0} %"),
-                Some(OverheadVerdict::Exceeds) => format!(", more than {bound:.0} %"),
-                Some(OverheadVerdict::Undecided) => undecided(overhead),
-                None => String::new(),
+            let (verdict, open) = match overhead.verdict {
+                Some(OverheadVerdict::Within) => {
+                    (format!(" (at most {bound:.0} %)"), String::new())
+                }
+                Some(OverheadVerdict::Exceeds) => {
+                    (format!(" (more than {bound:.0} %)"), String::new())
+                }
+                Some(OverheadVerdict::Undecided) => (String::new(), undecided(overhead)),
+                None => (String::new(), String::new()),
             };
             let cost = format!(
-                "{name}; watching adds {} of wall time{verdict}, {} of CPU time ({} pairs, {day})",
+                "{name}; watching adds {} of wall time{verdict} and {} of CPU time ({} pairs, \
+                 {day}){open}",
                 added_percent(&overhead.ratio),
                 added_percent(&overhead.cpu_ratio),
                 overhead.pairs,

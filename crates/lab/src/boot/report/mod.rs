@@ -3,7 +3,6 @@
 mod actionable;
 mod causes;
 mod chain;
-mod colours;
 pub(crate) mod facts;
 pub(crate) mod json;
 mod named;
@@ -15,8 +14,8 @@ mod tables;
 mod tree;
 mod views;
 
+use crate::colours::Palette;
 use crate::phrases::ended_text;
-use colours::Palette;
 use tree::SpanTree;
 use vmeter_model::result::{AnalysedRun, BootResult, Envelope, Phase};
 use vmeter_model::run::{Origin, Outcome};
@@ -117,7 +116,7 @@ impl<'a> BootReport<'a> {
     fn run_title(&self, run: &AnalysedRun) -> String {
         match self.shown_runs().len() {
             0 | 1 => format!("run {}", run.record.index),
-            n => format!("run {}, the one closest to the median of {n}", run.record.index),
+            n => format!("run {}, closest to the median of {n} runs", run.record.index),
         }
     }
 
@@ -129,7 +128,10 @@ impl<'a> BootReport<'a> {
         document.push(Block::Table(self.phase_table()));
         let known = causes::known_causes(&self.shown_timelines());
         if !known.is_empty() {
-            document.heading("Known causes", "upper bound of the time that each could save");
+            document.heading(
+                "Known causes",
+                "at most: the time that the boot can save without the cause",
+            );
             document.push(Block::Table(causes::table(&known)));
         }
         let marks = named::named_marks(&self.shown_timelines());
@@ -184,7 +186,7 @@ impl<'a> BootReport<'a> {
     fn measured_to_last(&self) -> String {
         let to = self.measured_to();
         self.after_s().map_or(to, |after| {
-            format!("its launcher's end, {} after the VMM's", screen::brief(after))
+            format!("its launcher's end, {} after the VMM's end", screen::brief(after))
         })
     }
 
@@ -215,8 +217,8 @@ impl<'a> BootReport<'a> {
     fn looked_from(&self) -> &'static str {
         let begins = self.result.said.iter().find_map(|said| said.strip_prefix(BEGINS));
         match begins {
-            Some(begins) if begins.contains(CLOCK_BEGAN) => "when its guest's clock began",
-            Some(_) => "the oldest line that is still in its guest's log",
+            Some(begins) if begins.contains(CLOCK_BEGAN) => "the start of the guest's clock",
+            Some(_) => "the oldest line that is still in the guest's log",
             None => "the VMM's start",
         }
     }
@@ -297,7 +299,7 @@ impl<'a> BootReport<'a> {
         match self.result.machine.spec.until.as_deref() {
             Some("userspace") => "user space".into(),
             Some("systemd-ready") => "what systemd boots to".into(),
-            Some("guest-booted") => "the guest's word that it has booted".into(),
+            Some("guest-booted") => "the guest's signal that it has booted".into(),
             Some(until) => match until.strip_prefix("line:") {
                 Some(line) => format!("the line `{line}`"),
                 None => self.shutdown().into(),
@@ -305,7 +307,7 @@ impl<'a> BootReport<'a> {
             None if !self.is_look() => "the end".into(),
             None => {
                 match self.shown_runs().iter().all(|r| r.record.moment(&Moment::Ready).is_some()) {
-                    true => "its word that it is up".into(),
+                    true => "the guest's report that it is up".into(),
                     false => "the last line of its boot".into(),
                 }
             }

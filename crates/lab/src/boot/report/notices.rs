@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn of_another_kernel_in_ram_is_told_once() {
         let unmapped = "guest RAM: virtual address 0xffff8e1dc1048280 is not mapped".to_owned();
-        let gave_way = format!("at 13.848 s the guest's kernel {GAVE_WAY} (kexec): its RAM");
+        let gave_way = format!("at 13.848 s {GAVE_WAY} (kexec): its RAM");
         // A timeline repeats what its record says.
         let (record, timeline) = ([unmapped.clone()], [unmapped, gave_way.clone()]);
         assert_eq!(told(&record, &timeline), [&gave_way]);

@@ -1,7 +1,7 @@
 //! A boot's timeline as charts: a lane a phase, a lane a depth, a lane a run.
 
-use super::colours::{group_of, Palette};
 use super::tree::{length, SpanTree};
+use crate::colours::{group_of, Palette};
 use std::collections::{HashMap, HashSet};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::{Ns, Span, Timeline};

@@ -1,6 +1,6 @@
 //! The six stages of a boot: what a person asks of it first.
 
-use super::colours::group;
+use crate::colours::group;
 use serde::Serialize;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;

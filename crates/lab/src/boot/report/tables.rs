@@ -77,8 +77,8 @@ impl BootReport<'_> {
     pub(super) fn activities_note(&self) -> String {
         let all = || self.result.activities.iter();
         let mut notes = vec![
-            "time on the critical path; self: that time without the activity's \
-            named parts",
+            "time on the critical path; self: the part of that time that no named \
+            child span covers",
         ];
         if all().any(|activity| activity.beside.is_some()) {
             notes.push("off path: in parallel to it");
@@ -93,12 +93,12 @@ impl BootReport<'_> {
             );
         }
         if all().any(|activity| Identity::of(&activity.name).kind == Kind::Several) {
-            notes.push("a+b: time of a or of b, as no marker shows where a ends");
+            notes.push("a+b: time of a and b together, because no marker shows where a ends");
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {
             notes.push(
-                "between its parts: the time of a span that none of the spans within it \
-                covers",
+                "between its parts: time within a span, but outside of the spans that it \
+                contains",
             );
         }
         notes.join("; ")

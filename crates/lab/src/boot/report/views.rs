@@ -1,7 +1,7 @@
 //! `--tree`, and what is beside the tree.
 
-use super::colours::group_of;
 use super::tree::{length, SpanTree};
+use crate::colours::group_of;
 use std::collections::{HashMap, HashSet};
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
@@ -71,9 +71,9 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     Outline {
         legend: format!(
             "After \"@\": when the span began, counted from the VMM's exec. After \"+\": how \
-             long it took. After \"±\": its error, if above a hundredth of the time. \
-             \"itself\" is the time of a span outside of its parts. Spans under {} are left \
-             out.{several}",
+             long it took. After \"±\": the error of that length, if above 1 % of it. \
+             \"itself\" is a span's own time, which none of its parts covers. Spans under {} are \
+             left out.{several}",
             compact_seconds(seconds(min_duration)),
         ),
         roots: folded.nodes(0),

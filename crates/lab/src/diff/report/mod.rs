@@ -63,9 +63,9 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         DiffVerdict::EndsNotKnown => {
             return format!(
                 "vmeter does not know how the guests of {names} ended, so it cannot say which \
-                    guest boots sooner. It only knows when their VMM processes ended: {change} \
-                    ({percent}{}) apart. Leave out --no-inject, watch with --watch light, or \
-                    measure to a console line: --until 'line:REGEX'.",
+                    guest boots sooner. It only knows by how much the run times of their VMM \
+                    processes differ: {change} ({percent}{}). Leave out --no-inject, watch with \
+                    --watch light, or measure to a console line: --until 'line:REGEX'.",
                 spelled_p(total.p_value)
             )
         }
@@ -89,8 +89,8 @@ pub(crate) fn explained(result: &DiffResult) -> Option<String> {
 fn short_of(p: Option<f64>) -> String {
     let asked = match p.is_some_and(|p| p > ALPHA_TOTAL && p <= 0.05) {
         true => format!(
-            "; a difference of the whole boot counts as significant only at p < {ALPHA_TOTAL}: \
-             the limit is stricter because vmeter tests the parts of the boot too"
+            "; a difference of the whole boot counts as significant only at p < {ALPHA_TOTAL}, \
+             not at p < 0.05, because vmeter tests the parts of the boot too"
         ),
         false => String::new(),
     };
@@ -132,14 +132,14 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
     let share = reasons.first().map(|row| row.difference / total.difference);
     let share = match (share, result.verdict) {
         (Some(share), DiffVerdict::Slower | DiffVerdict::Faster) if share > 0.0 && share <= 1.5 => {
-            format!("; the first is {} of it", percent(share))
+            format!("; the first is {} of the whole difference", percent(share))
         }
         _ => String::new(),
     };
     let only = if reasons.first().is_some_and(|r| r.significant) {
         "What differs most"
     } else {
-        "On one side only, which may be chance"
+        "Only one side has these activities, perhaps by chance"
     };
     Some(format!("{only}: {}{share}.", named.join(", ")))
 }
@@ -291,7 +291,7 @@ pub(crate) fn blocks(result: &DiffResult, detail: Detail, document: &mut Documen
         }
     }
     if !result.lines.is_empty() {
-        document.heading("Lines", "printed in a run, # for numbers");
+        document.heading("Lines", "how often a run printed each line; # stands for any number");
         let lines = result.lines.iter().take(most);
         document.push(Block::Table(table(result, "line", lines)));
         let more = result.lines.len().saturating_sub(most);

@@ -16,7 +16,7 @@ pub(super) const UART_COST: Finding = Finding {
     price: Price::KernelParameter,
     remedy: "print less, or print to a virtio console (see the table of consoles)",
     user_remedy: UserRemedy::Never(
-        "no remedy of its own: the kernel prints its log; see the finding about `quiet`",
+        "the remedy is to print less of the kernel's log: see the finding `console-log`",
     ),
 };
 
@@ -34,8 +34,8 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
         absent: |machine| {
             let on = machine.has_value("graphics=off") || machine.has_word("-nographic");
             let no = || {
-                "use neither -nographic nor graphics=off, so that the BIOS has no serial \
-                console"
+                "its command line has neither -nographic nor graphics=off, so the BIOS has no \
+                serial console"
             };
             (!on).then(|| no().into())
         },
@@ -58,7 +58,7 @@ pub(super) const QUIET: Finding = Finding {
         Pair::of(&[Kernel("loglevel=7")], &[]).named("the usual log"),
     ],
     price: Price::KernelParameter,
-    remedy: "quiet; initcalls from ftrace and not from the console",
+    remedy: "quiet; initcall times from ftrace, not the console",
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.is_quiet(),
         changes: &[

@@ -7,8 +7,8 @@ use vmeter_timeline::registry;
 
 pub(super) const VCPUS: Finding = Finding {
     cause: registry::VCPUS,
-    what: "the kernel starts and checks the further vCPUs, and makes their threads, one vCPU \
-        after another",
+    what: "after the first vCPU, the kernel starts the others one by one: it checks each, and \
+        creates threads for it",
     published: "a boot with 4 vCPUs takes 200 ms longer than a boot with 1 vCPU; each added vCPU \
         spends about 25 ms in check_tsc_sync_target",
     stand_in: "",

@@ -46,8 +46,8 @@ pub(crate) fn unpack_initrd(cache: &Path, argv: &mut Vec<OsString>) -> Result<()
     let path = PathBuf::from(&argv[at]);
     let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let bytes = files::read_limited(&path, MAX_INITRD).map_err(|e| said(&e))?;
-    let packed = packed_from(&bytes).ok_or_else(|| said(&"it is not packed"))?;
-    let format = Format::detect(&bytes[packed..]).ok_or_else(|| said(&"it is not packed"))?;
+    let packed = packed_from(&bytes).ok_or_else(|| said(&"it is not compressed"))?;
+    let format = Format::detect(&bytes[packed..]).ok_or_else(|| said(&"it is not compressed"))?;
     let budget = Budget::new(KERNEL, bytes.len() as u64);
     let mut whole = bytes[..packed].to_vec();
     whole.extend(format.decompress(&bytes[packed..], &budget).map_err(|e| said(&e))?);
@@ -91,7 +91,8 @@ pub(crate) fn never_flush(_: &Path, argv: &mut Vec<OsString>) -> Result<(), Stri
             found = true;
         }
     }
-    found.then_some(()).ok_or_else(|| "no -drive that is written to".into())
+    let why = "its command line has no -drive for a writable disk, or sets cache= for each";
+    found.then_some(()).ok_or_else(|| why.into())
 }
 
 /// Takes root ports away that nothing is plugged into.

@@ -46,7 +46,9 @@ pub(super) const BIOS_FAST: Finding = Finding {
     )],
     price: Price::OtherMachine,
     remedy: "a SeaBIOS built without them",
-    user_remedy: UserRemedy::Never("a machine without these parts is a different machine"),
+    user_remedy: UserRemedy::Never(
+        "a machine without SATA, SMBus, SMM and keyboard controller is a different machine",
+    ),
 };
 
 /// Four disks that answer at once and hold nothing.
@@ -79,7 +81,7 @@ pub(super) const DISK_PROBE: Finding = Finding {
         Pair::of(&[Vmm(DISKS)], &[Vmm(DISKS), Vmm(&["-boot", "strict=on"])]).per(4.0, "disk")
     ],
     price: Price::VmmOption,
-    remedy: "-boot strict=on, and no bootindex for them",
+    remedy: "-boot strict=on; disks without bootindex",
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_spare_disks(),
         changes: &[UserChange::Arguments(&["-boot", "strict=on"])],

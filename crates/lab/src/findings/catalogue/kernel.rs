@@ -9,7 +9,7 @@ use vmeter_timeline::registry;
 pub(super) const ENTRY: Finding = Finding {
     cause: registry::KERNEL_ENTRY,
     what: "before its first line, the kernel decompresses and relocates itself",
-    published: "80 ms, unclear what it does",
+    published: "80 ms of unexplained work",
     stand_in: "",
     expected: &["kernel:decompress", "kernel:setup"],
     contrasts: &[Pair::of(&[], &[Machine("pvh")])],
@@ -19,8 +19,8 @@ pub(super) const ENTRY: Finding = Finding {
         absent: |machine| machine.has_no_packed_kernel(),
         changes: &[UserChange::Make("vmlinux", files::enter_by_pvh)],
         // What moves a kernel to a random address is the decompressor (arch/x86/boot/compressed/kaslr.c).
-        gives_up: "KASLR: only the decompressor does it, and this kernel's file is already \
-            unpacked, so it has no decompressor",
+        gives_up: "KASLR, because the decompressor applies it, and an uncompressed kernel has no \
+            decompressor",
         needs: Some(Allow::Insecure),
         safe_if: &["nokaslr"],
         breaks: &[Keep::Kernel],
@@ -56,7 +56,7 @@ pub(super) const FTRACE: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::Kernel,
     remedy: "a kernel without CONFIG_FUNCTION_TRACER",
-    user_remedy: UserRemedy::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("the remedy needs another kernel"),
 };
 
 // arch/x86/kernel/alternative.c, alternative_instructions(): only where one CPU is present, or maxcpus=
@@ -134,5 +134,7 @@ pub(super) const INITCALLS: Finding = Finding {
     contrasts: &[Pair::part()],
     price: Price::Kernel,
     remedy: "a smaller kernel: custom-kernel, minimal-kernel",
-    user_remedy: UserRemedy::Never("it takes another kernel: custom-kernel and minimal-kernel"),
+    user_remedy: UserRemedy::Never(
+        "the remedy needs another kernel: see custom-kernel and minimal-kernel",
+    ),
 };

@@ -26,7 +26,7 @@ pub(super) const CUSTOM: Finding = Finding {
     ],
     price: Price::Kernel,
     remedy: "vmeter kernel build --config custom",
-    user_remedy: UserRemedy::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("the remedy needs another kernel"),
 };
 
 pub(super) const MINIMAL: Finding = Finding {
@@ -38,5 +38,5 @@ pub(super) const MINIMAL: Finding = Finding {
     contrasts: &[Pair::of(&[], &[Make(|builder, spec| builder.built(spec, "minimal"))])],
     price: Price::Kernel,
     remedy: "vmeter kernel build --config minimal",
-    user_remedy: UserRemedy::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("the remedy needs another kernel"),
 };

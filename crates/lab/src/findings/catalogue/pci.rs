@@ -82,7 +82,7 @@ pub(super) const VIRTIO_PCI: Finding = Finding {
     cause: registry::VIRTIO_PCI,
     what: "the driver is a module, which user space loads: the kernel reads and links it, then \
         probes its devices",
-    published: "51 ms, 22 of it the initcall virtio_pci_driver",
+    published: "51 ms (22 ms in initcall virtio_pci_driver)",
     stand_in: "",
     expected: &["insmod virtio_pci"],
     contrasts: &[Pair::of(
@@ -98,7 +98,7 @@ pub(super) const VIRTIO_PCI: Finding = Finding {
     )],
     price: Price::Kernel,
     remedy: "virtio_pci built into the kernel (vmeter kernel build)",
-    user_remedy: UserRemedy::Never("it takes another kernel"),
+    user_remedy: UserRemedy::Never("the remedy needs another kernel"),
 };
 
 pub(super) const PARALLEL: Finding = Finding {

@@ -66,7 +66,7 @@ pub(super) const HWCLOCK: Finding = Finding {
         &[Make(with_hwclock)],
     )],
     price: Price::GuestFiles,
-    remedy: "none: the kernel sets its clock itself (CONFIG_RTC_HCTOSYS)",
+    remedy: "no hwclock: the kernel sets the clock (CONFIG_RTC_HCTOSYS)",
     user_remedy: UserRemedy::Never(OWN_GUEST),
 };
 
@@ -78,7 +78,7 @@ fn with_libraries(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Resul
 
 pub(super) const LDCONFIG: Finding = Finding {
     cause: registry::LDCONFIG,
-    what: "each boot makes the cache of libraries anew; the image could contain it",
+    what: "each boot runs ldconfig, although the image could contain a finished /etc/ld.so.cache",
     published: "100 → 0 ms",
     stand_in: "",
     expected: &["/init:run /sbin/ldconfig"],

@@ -62,8 +62,8 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
     price: Price::Launcher,
     remedy: "cache the answers, keyed by the size and mtime of the VMM's file",
     user_remedy: UserRemedy::Never(
-        "only your own launcher queries the VMM's features: vmeter starts the VMM without \
-         that query",
+        "vmeter starts the VMM without querying its features: only a launcher of your own can \
+         have this cause",
     ),
 };
 
@@ -105,7 +105,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
             Some(if stopped {
                 "-S starts the machine stopped: it runs only after a launcher continues it".into()
             } else {
-                "it is not started stopped (-S)".into()
+                "its command line has no -S, so the machine does not start stopped".into()
             })
         },
         changes: &[],

@@ -15,7 +15,7 @@ use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// Said of a finding that is measured on a machine made for it.
-const ELSEWHERE: &str = ", on another machine, as this one lacks the cause.";
+const ELSEWHERE: &str = ", measured on another machine because this one lacks the cause.";
 
 /// A [`FindingsResult`] to be written.
 #[derive(Debug)]
@@ -71,10 +71,7 @@ impl<'a> FindingsReport<'a> {
             text += &format!(" The largest{on} is {}: {}", row.id, saves(contrast));
             let whole = contrast.baseline.mean;
             if whole > 0.0 {
-                text += &match contrast.without {
-                    Some(_) => format!(" of the {} that its boot takes", compact_seconds(whole)),
-                    None => format!(" of a boot of {}", compact_seconds(whole)),
-                };
+                text += &format!(" of a boot of {}", compact_seconds(whole));
             }
             text += if has(contrast) { "." } else { ELSEWHERE };
         }
@@ -251,8 +248,8 @@ impl<'a> FindingsReport<'a> {
             let note = match spans.is_empty() {
                 true => "of the findings that were measured".to_owned(),
                 false => format!(
-                    "of the findings that were measured; {}: saves is the time of the cause's \
-                        spans in your machine's boot, an upper bound of what the remedy saves",
+                    "of the findings that were measured; for {}, the column \"saves\" shows only \
+                        an upper bound: the time of the cause's spans in your machine's boot",
                     spans.join(", ")
                 ),
             };
@@ -262,8 +259,8 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.parts() {
             document.heading(
                 "Variants",
-                "saves: as above, of each pair of machines; negative: the boot without the cause \
-                    takes longer; a instead of b: b is the machine with the cause",
+                "saves: as above, for each pair of machines; negative: the boot without the cause \
+                    takes longer; in \"a instead of b\", b is the machine with the cause",
             );
             document.push(Block::Table(table));
         }

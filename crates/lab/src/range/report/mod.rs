@@ -94,8 +94,8 @@ impl<'a> RangeReport<'a> {
                 result.commits.len().saturating_sub(1),
                 match result.detectable_pct {
                     Some(step) => format!(
-                        " If the last quarter of the commits had a step of {step:.1} %, vmeter \
-                            would have found it with 80 % power."
+                        " vmeter would have found, with 80 % power, a change of {step:.1} % that \
+                            affects the last quarter of the commits."
                     ),
                     None => String::new(),
                 }
@@ -106,8 +106,8 @@ impl<'a> RangeReport<'a> {
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
                     "Undecided. The probability that nothing changed by {:.1} % or more is \
-                        {sure}. That is not enough: these runs rule out only a change of more \
-                        than {}.",
+                        {sure}. That is too low for a verdict: these runs rule out only a change \
+                        of more than {}.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
                     self.excluded()
                 ),
@@ -116,8 +116,8 @@ impl<'a> RangeReport<'a> {
                     .to_owned(),
             },
             RangeVerdict::Undecided => format!(
-                "Undecided. If one commit made the change, it is one of {} ({sure} sure); more \
-                    runs can show which one. If several commits made the change, use `vmeter \
+                "Undecided. If one commit made the change, it is one of {} commits ({sure} sure); \
+                    more runs can show which one. If several commits made the change, use `vmeter \
                     range` without --bisect: it then measures every commit.",
                 result.suspects.len()
             ),
@@ -165,8 +165,9 @@ impl<'a> RangeReport<'a> {
             return String::new();
         }
         format!(
-            " The ends differ by {}: another commit changed the time too. A search names only \
-                one commit; `vmeter range` without --bisect measures every commit.",
+            " The first and the last commit differ by {}: another commit changed the time too. \
+                `vmeter range --bisect` names only one commit; `vmeter range` without --bisect \
+                measures every commit.",
             added_percent(ends)
         )
     }
@@ -207,7 +208,10 @@ impl<'a> RangeReport<'a> {
             true => " The typical boot is as before.",
             false => "",
         };
-        Some(format!("Since {last} {shares}{}.{typical} The mean: {mean}.", self.or_beside(change)))
+        Some(format!(
+            "Since {last}, {shares}{}.{typical} The mean: {mean}.",
+            self.or_beside(change)
+        ))
     }
 
     /// How many boots are slow since a change, and before it.
@@ -254,8 +258,8 @@ impl<'a> RangeReport<'a> {
                 .map_or(1.0, |r| r.mean)
                 .powf(1.0 / commits.len().max(1) as f64);
             return format!(
-                "The boot got {verdict} little by little across {} commits: {last} against \
-                    {first} {figures}, {:+.2} % per commit. No single commit caused this.",
+                "The boot got {verdict} little by little across {} commits: {last} is {verdict} \
+                    than {first} {figures}, {:+.2} % per commit. No single commit caused this.",
                 commits.len(),
                 100.0 * (each - 1.0)
             );
@@ -281,7 +285,7 @@ impl<'a> RangeReport<'a> {
         }
         match change.commits.as_slice() {
             [one] => format!(
-                "{} made it {} {figures}{}.",
+                "{} made the run {} {figures}{}.",
                 self.named(*one),
                 change.verdict,
                 self.or_beside(change)
@@ -304,7 +308,7 @@ impl<'a> RangeReport<'a> {
             Some([from, to]) if from < to => {
                 let name = |at: usize| self.result.commits.get(at).map_or("", short);
                 format!(
-                    "; or a neighbouring commit, from {} to {} (95 % sure)",
+                    "; vmeter is 95 % sure only that one of the commits from {} to {} did this",
                     name(from),
                     name(to)
                 )
@@ -319,7 +323,8 @@ impl<'a> RangeReport<'a> {
         let (a, b) = (&explained.a, &explained.b);
         let what = diff::explained(explained);
         format!(
-            "Based on {} runs of {} and {} of {}; the first sentence gives the verdict. {}",
+            "This comparison uses {} runs of {} and {} runs of {}; the first sentence of the \
+                report gives the verdict. {}",
             a.runs.len(),
             a.name,
             b.runs.len(),
@@ -553,19 +558,21 @@ fn strip(commit: &MeasuredCommit) -> Option<Strip> {
 fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
-            "A search: vmeter next boots the commit that splits the remaining probability in \
-                half. It names a commit once that commit is {} likely to have made the change. \
-                \"Nothing changed\" is one of the possible answers. New boots then measure the \
-                size of the change.",
+            "With --bisect, vmeter computes for each commit the probability that this commit \
+                made the change. Apart from boots of the first and the last commit, vmeter \
+                boots commits with about half of this probability before them and half after \
+                them. vmeter names a commit once it is {} likely to have made the change. \
+                \"Nothing changed\" is one of the possible answers. New boots \
+                then measure the size of the change.",
             percent(result.record.confidence)
         )
     } else {
         "vmeter looks for the commits after which most boots take longer or shorter; a rare slow \
             boot counts as one boot, however long it took. In at most 5 % of ranges without a \
-            change, vmeter names a wrong commit. Without --no-place and --shard, vmeter then \
-            makes new boots to check each change and measure its size, and names a change only \
-            if they confirm it: the first sentence of this report has the result of the new \
-            boots, the table has all boots."
+            change, vmeter names a wrong commit. Unless --no-place or --shard is given, vmeter \
+            then makes new boots to check each change and measure its size. vmeter names a \
+            change only if the new boots confirm it. The first sentence of this report has the \
+            result of the new boots; the table has all boots."
             .to_owned()
     }
 }

@@ -283,8 +283,8 @@ fn prediction(gain: &Gain) -> String {
         (Err(why), ..) => format!("{label}: nothing is predicted: {why}."),
         (_, Some(true), _) => {
             format!(
-                "{label}: the measured gain agrees with the prediction, since the interval \
-                of their difference contains 0."
+                "{label}: the measured gain agrees with the prediction: the interval of their \
+                difference contains 0."
             )
         }
         (_, Some(false), Some(beyond)) => {
@@ -378,7 +378,7 @@ impl Report for RestoreReport<'_> {
         }
         if let Some(table) = self.pages(if all { usize::MAX } else { OWNERS }) {
             let note =
-                "4 KiB pages of the snapshot; a read of one page also loads up to 15 neighbours";
+                "4 KiB pages of the snapshot; a read of one page also maps up to 15 neighbours";
             document.heading("Mapped at the first answer", note);
             document.push(Block::Table(table));
         }

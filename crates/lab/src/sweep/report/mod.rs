@@ -275,7 +275,7 @@ impl<'a> SweepReport<'a> {
             document.push(Block::Table(table));
         }
         if let Some(table) = self.step_table(panel) {
-            document.heading(by("Marginal cost"), "what a step adds ± half of its 95 % interval");
+            document.heading(by("Marginal cost"), "change per step ± half of its 95 % interval");
             document.push(Block::Table(table));
         }
         if let Some(table) = self.activity_table(panel) {

@@ -21,7 +21,7 @@ pub(super) const ALL: &[Candidate] = &[
     Candidate {
         cause: registry::KERNEL_OPTIONS,
         remedy: Remedy {
-            changes: &[UserChange::Make("the kernel of vmeter kernel diet", files::dieted_kernel)],
+            changes: &[UserChange::Make("kernel by `vmeter kernel diet`", files::dieted_kernel)],
             gives_up: "the kernel options that the file `fragment` beside this kernel lists",
             conflicts: &["kernel-minimal"],
             ..KERNEL

@@ -96,7 +96,7 @@ pub(super) const ALL: &[Candidate] = &[
                 });
                 why.or_else(|| machine.says("swiotlb"))
             },
-            gives_up: "devices that reach only the first 4 GiB",
+            gives_up: "devices whose DMA reaches only 4 GiB",
             breaks: &[Keep::Hotplug],
             predicts: &[Part::Span("kernel:start_kernel", 0.0, 0.05)],
             ..Remedy::FREE
@@ -136,7 +136,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("raid=noautodetect")],
         Remedy {
             absent: |machine| machine.says("raid"),
-            gives_up: "arrays with metadata of version 0.90",
+            gives_up: "RAID arrays with 0.90 metadata",
             predicts: &[Part::Span("kernel:md_*", 0.3, 1.0), Part::Span("initcall md_*", 0.0, 0.8)],
             ..Remedy::FREE
         },
@@ -164,8 +164,8 @@ pub(super) const ALL: &[Candidate] = &[
                 let waits = machine.kernel_value("rootdelay").is_some();
                 (!waits).then(|| "its kernel's command line has no rootdelay=".to_owned())
             },
-            gives_up: "the kernel waits for a fixed time; with rootwait it waits only until the \
-                root device exists",
+            gives_up: "a fixed wait: with rootwait, the kernel waits only until the root device \
+                exists",
             predicts: &[Part::Word("rootdelay")],
             ..Remedy::FREE
         },
@@ -190,7 +190,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("nowatchdog nmi_watchdog=0")],
         Remedy {
             absent: |machine| machine.says("nowatchdog"),
-            gives_up: "reports of a guest's kernel that hangs",
+            gives_up: "reports of hangs of the guest's kernel",
             breaks: &[Keep::Debug],
             predicts: &[
                 Part::Span("kernel:lockup_detector_init", 0.5, 1.0),
@@ -215,7 +215,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("deferred_probe_timeout=0")],
         Remedy {
             absent: |machine| machine.says("deferred_probe_timeout"),
-            gives_up: "suppliers of devices that are loaded late",
+            gives_up: "devices that wait for a late driver",
             predicts: &[Part::Span("initcall deferred_probe_initcall", 0.3, 1.0)],
             ..Remedy::FREE
         },
@@ -239,7 +239,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("edd=off")],
         Remedy {
             absent: |machine| machine.has_no_packed_kernel().or_else(|| machine.says("edd")),
-            gives_up: "the BIOS's numbers of its disks",
+            gives_up: "the BIOS's disk numbers (EDD)",
             predicts: &[Part::Span("kernel:setup", 0.0, 0.6)],
             ..Remedy::FREE
         },
@@ -252,8 +252,8 @@ pub(super) const ALL: &[Candidate] = &[
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
             gives_up:
-                "CPUs that nothing may interrupt: each expedited grace period would interrupt \
-                    them too",
+                "isolated CPUs that nothing interrupts: each expedited grace period interrupts \
+                    every CPU",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
         },

@@ -55,7 +55,7 @@ fn uses_chipset(machine: &OwnMachine) -> Option<String> {
         return Some("its board is not q35".into());
     }
     if machine.has_value("sata=") || machine.has_value("smbus=") {
-        return Some("its command line selects its parts explicitly".into());
+        return Some("its command line sets sata= or smbus=".into());
     }
     let disks = ["hda", "hdb", "cdrom"].iter().find(|option| machine.has_option(option));
     if let Some(option) = disks {
@@ -275,7 +275,7 @@ pub(super) const ALL: &[Candidate] = &[
                 let named =
                     machine.has_option("cpu").then(|| "its command line names a CPU".to_owned());
                 let tcg = machine.accelerator() != "kvm";
-                named.or_else(|| tcg.then(|| "it does not run by KVM".to_owned()))
+                named.or_else(|| tcg.then(|| "it does not use KVM".to_owned()))
             },
             gives_up: "migration to a host with another CPU",
             breaks: &[Keep::Cpu],
@@ -294,7 +294,7 @@ pub(super) const ALL: &[Candidate] = &[
                 let kvm = machine.accelerator() == "kvm";
                 let cpu = machine.values("cpu").pop().map(str::to_owned);
                 match cpu {
-                    _ if kvm => Some("it runs by KVM".to_owned()),
+                    _ if kvm => Some("it uses KVM".to_owned()),
                     None => Some("it has QEMU's usual CPU".to_owned()),
                     Some(cpu) if cpu.starts_with("qemu64") => {
                         Some("it has QEMU's usual CPU".to_owned())
@@ -320,7 +320,7 @@ pub(super) const ALL: &[Candidate] = &[
                 let none = machine.has_option("nodefaults") && names_network(machine).is_none();
                 let said = machine
                     .has_value("romfile")
-                    .then(|| "its command line says which ROMs".to_owned());
+                    .then(|| "its command line sets romfile=".to_owned());
                 said.or_else(|| none.then(|| "it has no network card".to_owned())).or_else(|| {
                     machine.needs_more_than_a_kernel().filter(|why| why.contains("disk"))
                 })
@@ -338,7 +338,7 @@ pub(super) const ALL: &[Candidate] = &[
         Remedy {
             absent: |machine| {
                 let on = machine.has_value("menu=on");
-                (!on).then(|| "its firmware shows no menu (-boot menu=on)".to_owned())
+                (!on).then(|| "its command line has no -boot menu=on".to_owned())
             },
             gives_up: "the firmware's boot menu",
             breaks: &[Keep::Firmware],

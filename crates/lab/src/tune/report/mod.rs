@@ -2,6 +2,7 @@
 
 mod json;
 
+use crate::colours::Palette;
 use vmeter_model::result::Envelope;
 use vmeter_model::tune::{Sameness, TuneResult, TuneStep};
 use vmeter_model::{Estimate, ResolvedOption};
@@ -41,10 +42,9 @@ impl<'a> TuneReport<'a> {
             plural(result.boots as u64, "boot"),
             result.ended
         );
-        let by_cpu = result
-            .cpu_ratio
-            .as_ref()
-            .map(|ratio| format!("By CPU time of the VMM it is {}. ", ratio_interval(ratio)));
+        let by_cpu = result.cpu_ratio.as_ref().map(|ratio| {
+            format!("By the VMM's CPU time: {} times as fast. ", ratio_interval(ratio))
+        });
         let searched = by_cpu.unwrap_or_default() + &searched;
         let Some(before) = &result.before else {
             return "The machine as given does not reach the end of the measurement, so there is \
@@ -80,18 +80,26 @@ impl<'a> TuneReport<'a> {
             Column::number("before", 0),
             Column::number("after", 0),
             Column::number("saved", 0),
+            Column::text("", 1),
         ]);
         let time = |s: f64| Cell::Inline(Quantity::exact(s, Unit::Seconds));
+        let whole: f64 = self.result.phases.iter().map(|phase| phase.before.mean).sum();
+        let palette = Palette::new(self.result.phases.iter().map(|phase| phase.name.as_str()));
         let (mut before, mut after) = (0.0, 0.0);
         for phase in &self.result.phases {
+            // What is left of the boot, before this phase's saving and after it.
+            let left = whole - (before - after);
             before += phase.before.mean;
             after += phase.after.mean;
+            let now = whole - (before - after);
+            let (from, to) = (left.min(now) / whole, left.max(now) / whole);
             if phase.before.mean.max(phase.after.mean) >= SHORT_S || self.long {
                 table.row(vec![
                     Cell::Name(phase.name.clone()),
                     time(phase.before.mean),
                     time(phase.after.mean),
                     time(phase.before.mean - phase.after.mean),
+                    Cell::Bar { from, to, colour: palette.colour(&phase.name) },
                 ]);
             }
         }
@@ -101,6 +109,7 @@ impl<'a> TuneReport<'a> {
             time(before),
             time(after),
             time(before - after),
+            Cell::Bar { from: 0.0, to: after / whole, colour: palette.colour("") },
         ]);
         any.then_some(table)
     }
@@ -125,6 +134,34 @@ impl<'a> TuneReport<'a> {
             ]);
         }
         (!table.rows.is_empty()).then_some(table)
+    }
+
+    /// Each gain that was measured by itself, drawn over its prediction.
+    fn agreement(&self) -> Option<(String, Table)> {
+        let both = |step: &'a TuneStep| Some((step, step.predicted?, step.saving?));
+        let both: Vec<_> = self.result.steps.iter().filter_map(both).collect();
+        let ends = || both.iter().flat_map(|(_, p, found)| p.ci95.into_iter().chain(found.ci95));
+        let low = ends().filter(|s| s.is_finite()).fold(0.0, f64::min);
+        let high = ends().filter(|s| s.is_finite()).fold(0.0, f64::max);
+        let share = |s: f64| (s - low) / (high - low);
+        let mut table = Table::new(vec![Column::name("candidate"), Column::text("", 0)]);
+        for (step, predicted, found) in &both {
+            table.row(vec![
+                Cell::Name(step.id.clone()),
+                Cell::Range {
+                    expected: predicted.ci95.map(share),
+                    found: found.ci95.map(share),
+                    centre: share(found.mean),
+                },
+            ]);
+        }
+        let note = format!(
+            "shaded: the predicted range; line: the measured gain with its 95 % interval; the \
+                axis goes from {} to {}",
+            compact_seconds(low),
+            compact_seconds(high)
+        );
+        (high > low && !table.rows.is_empty()).then_some((note, table))
     }
 
     /// What was not taken: at a glance, what was booted.
@@ -163,7 +200,11 @@ impl<'a> TuneReport<'a> {
 
     fn sections(&self, document: &mut Document, all: bool) {
         if let Some(table) = self.waterfall() {
-            document.heading("Before and after", "means of watched boots");
+            document.heading(
+                "Before and after",
+                "means of watched boots; a phase's bar is its saving, on an axis of boot time; \
+                    each row starts from the boot time that the row above reached",
+            );
             document.push(Block::Table(table));
         }
         if let Some(table) = self.steps() {
@@ -176,6 +217,10 @@ impl<'a> TuneReport<'a> {
             document.heading("Steps", note);
             document.push(Block::Table(table));
         }
+        if let Some((note, table)) = self.agreement().filter(|_| all) {
+            document.heading("Predicted and found", note);
+            document.push(Block::Table(table));
+        }
         let inventory = self.inventory();
         if !inventory.is_empty() {
             document.heading("The same machine", "what the guest says of itself");
@@ -185,7 +230,7 @@ impl<'a> TuneReport<'a> {
             let rest = self.result.steps.iter().filter(|step| !step.kept && !step.booted).count();
             let note = match all || rest == 0 {
                 true => String::new(),
-                false => format!("and {rest} that cost no boot (--long)"),
+                false => format!("and {rest} more without a boot (--long)"),
             };
             document.heading("Rejected", note);
             document.push(Block::Table(table));

@@ -98,7 +98,8 @@ impl Noise {
         };
         if !valid || words.next().is_some() {
             return Err(format!(
-                "noise {name}: {more} is neither a correlation below 1 nor a number of runs"
+                "noise {name} {more}: expected a correlation below 1 (ar1) or at least 1 run \
+                    (spell), and nothing after it"
             ));
         }
         Ok(Noise { kind, size, more, slow: 0.0 })

@@ -193,7 +193,7 @@ fn timeline(number: u32, line: &str) -> Result<Line, String> {
                 tail.split_once(": ").ok_or("expected \": \" after the conditions")?;
             let tests: Vec<&str> = tests.split(" and ").collect();
             if negated && tests.len() > 1 {
-                return Err("expected one condition after unless".into());
+                return Err("expected only one condition after `unless`".into());
             }
             for test in tests {
                 conditions.push(condition(test.trim(), negated)?);
@@ -298,7 +298,9 @@ fn happening(text: &str) -> Result<Happening, String> {
         }
         "hang" => Happening::Hang,
         other => {
-            return Err(format!("no such event: {other:?}; the module's documentation lists them"))
+            return Err(format!(
+                "no such event: {other:?}; the head of backends/mock/script.rs lists all events"
+            ))
         }
     })
 }
@@ -342,7 +344,7 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
             return Ok(float(number)? * factor);
         }
     }
-    Err(format!("expected a length such as 1.5ms, found {text:?}"))
+    Err(format!("expected a duration such as 1.5ms, found {text:?}"))
 }
 
 fn integer(text: &str) -> Result<i32, String> {
@@ -367,7 +369,7 @@ mod tests {
             Script::parse(&text).expect_err(line).to_string()
         };
         assert!(error("5ms jump").contains("line 3: no such event: \"jump\""));
-        assert!(error("5 ready").contains("a length such as 1.5ms"));
+        assert!(error("5 ready").contains("a duration such as 1.5ms"));
         assert!(error("-5ms ready").contains("not negative"));
         assert!(error("5ms*cores ready").contains("pcie_root_ports"));
         assert!(error("if colour=red: 5ms ready").contains("no such condition"));

@@ -186,7 +186,8 @@ impl Builder<'_> {
         if smp > 1 && self.accel == Accel::Icount && self.capabilities.version < FAIR_ICOUNT {
             return Err(MachineError::Combination(format!(
                 "--smp {smp} --accel icount: {} lets a waiting vCPU spin until its next timer, \
-                 so Linux hangs when it starts the second vCPU; use --smp 1, or QEMU 8.1",
+                 so Linux hangs when it starts the second vCPU; use --smp 1, or QEMU 8.1 \
+                 or later",
                 self.capabilities.version_line
             )));
         }
@@ -308,8 +309,8 @@ impl Builder<'_> {
                     .to_owned()
             }
             "virtio-blk" | "dax" | "nvdimm" if self.accel == Accel::Icount => {
-                "--root; its I/O ends when the host's I/O ends, so runs differ slightly even in \
-                    virtual time"
+                "--root; the guest's I/O ends when the host's I/O ends, so runs differ slightly \
+                    even in virtual time"
                     .to_owned()
             }
             _ => Self::because(asked.is_some(), "--root", "nothing to mount"),

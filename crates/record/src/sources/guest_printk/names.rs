@@ -38,7 +38,7 @@ pub(super) fn of(
     let named = BuildSymbols::open(given).and_then(|build| build.names(&addresses));
     named.map(Some).map_err(|error| {
         SourceError::Other(format!(
-            "--symbols {}: initcalls keep their addresses: {}",
+            "--symbols {}: vmeter shows addresses in place of the names of initcalls: {}",
             given.display(),
             failed(error)
         ))

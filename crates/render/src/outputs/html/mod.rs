@@ -226,6 +226,7 @@ impl Page {
             Cell::Inline(quantity) => escape(&quantity.inline()),
             Cell::Share(share) => escape(&percent(*share)),
             Cell::Bar { from, to, colour } => svg::bar(*from, *to, *colour),
+            Cell::Range { expected, found, centre } => svg::range(*expected, *found, *centre),
             Cell::Spark(samples) => svg::spark(samples),
         };
         put!(self, "<td class=\"{}\">{}</td>", class, content);

@@ -252,6 +252,22 @@ pub(super) fn bar(from: f64, to: f64, colour: Colour) -> Markup {
     )
 }
 
+/// What was expected, and over it what was found, in a table.
+pub(super) fn range(expected: [f64; 2], found: [f64; 2], centre: f64) -> Markup {
+    let clean = |share: f64| if share.is_finite() { share.clamp(0.0, 1.0) * 100.0 } else { 0.0 };
+    let ([low, high], [from, to], centre) = (expected.map(clean), found.map(clean), clean(centre));
+    markup!(
+        "<svg width=\"240\" height=\"15\"><rect class=\"interval\" x=\"{:.2}%\" width=\"{:.2}%\" \
+         height=\"15\"/><line class=\"mean\" x1=\"{:.2}%\" x2=\"{:.2}%\" y1=\"7.5\" y2=\"7.5\"/>\
+         <line class=\"mean\" x1=\"{4:.2}%\" x2=\"{4:.2}%\" y1=\"1\" y2=\"14\"/></svg>",
+        low,
+        (high - low).max(0.0),
+        from,
+        to,
+        centre
+    )
+}
+
 /// A small curve in a table.
 pub(super) fn spark(samples: &[f64]) -> Markup {
     let finite: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();

@@ -119,6 +119,7 @@ pub(super) struct Glyphs {
     /// One sample, two, and more in one column.
     pub dots: [&'static str; 3],
     pub mean: &'static str,
+    pub expected: &'static str,
 }
 
 const UNICODE: Glyphs = Glyphs {
@@ -135,6 +136,7 @@ const UNICODE: Glyphs = Glyphs {
     spark: &["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
     dots: ["·", "•", "●"],
     mean: "┃",
+    expected: "░",
 };
 
 const ASCII: Glyphs = Glyphs {
@@ -151,6 +153,7 @@ const ASCII: Glyphs = Glyphs {
     spark: &["_", ".", "-", "=", "*", "#"],
     dots: [".", "o", "O"],
     mean: "|",
+    expected: ":",
 };
 
 /// How a piece of a line looks.

@@ -129,7 +129,7 @@ fn lay(screen: Screen, table: &Table, index: usize) -> Laid {
                     parts[3] = parts[3].max(fraction.len());
                 }
             }
-            (Cell::Bar { .. }, _) => bar = true,
+            (Cell::Bar { .. } | Cell::Range { .. }, _) => bar = true,
             (Cell::Spark(samples), _) => content = content.max(samples.len().min(BAR_MAX)),
             (cell, _) => content = content.max(words(screen, cell).width()),
         }
@@ -242,6 +242,11 @@ fn draw_cell(
                 line.sign(Ink::Phase(*colour), cell);
             }
         }
+        Cell::Range { expected, found, centre } => {
+            for sign in range(screen, column.width, *expected, *found, *centre) {
+                line.sign(ink, sign);
+            }
+        }
         Cell::Spark(samples) => {
             for level in spark(screen, samples, column.width) {
                 line.sign(ink, level);
@@ -289,8 +294,37 @@ fn words(screen: Screen, cell: &Cell) -> Safe<'_> {
         Cell::Text(text) | Cell::Toned(text, _) | Cell::Name(text) => screen.safe(text),
         Cell::Inline(quantity) => screen.safe(&quantity.inline()).into_owned(),
         Cell::Share(share) => screen.safe(&percent(*share)).into_owned(),
-        Cell::Empty | Cell::Quantity(_) | Cell::Bar { .. } | Cell::Spark(_) => Safe::default(),
+        Cell::Empty
+        | Cell::Quantity(_)
+        | Cell::Bar { .. }
+        | Cell::Range { .. }
+        | Cell::Spark(_) => Safe::default(),
     }
+}
+
+/// What was expected, with the interval and the centre of what was found drawn over it.
+fn range(
+    screen: Screen,
+    columns: usize,
+    expected: [f64; 2],
+    found: [f64; 2],
+    centre: f64,
+) -> impl Iterator<Item = &'static str> {
+    let glyphs = screen.glyphs();
+    let at = |share: f64| {
+        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        (share * columns.saturating_sub(1) as f64).round() as usize
+    };
+    let (expected, found, centre) = (expected.map(at), found.map(at), at(centre));
+    (0..columns).map(move |column| {
+        let within = |[from, to]: [usize; 2]| (from..=to).contains(&column);
+        match column {
+            _ if column == centre => glyphs.mean,
+            _ if within(found) => glyphs.axis,
+            _ if within(expected) => glyphs.expected,
+            _ => " ",
+        }
+    })
 }
 
 /// A bar from a share of the width to another, cell by cell.

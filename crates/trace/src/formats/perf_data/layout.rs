@@ -79,15 +79,20 @@ impl Layout {
                     .into())
             }
             Some(size) if size >= HEAD && head.len() as u64 == HEAD => {}
-            _ => return Err(format!("its head has {} of {HEAD} bytes", head.len())),
+            _ => {
+                return Err(format!(
+                    "its header is cut off or damaged: {} of {HEAD} bytes are there",
+                    head.len()
+                ))
+            }
         }
         let at = |at: usize| number(&head, at).unwrap_or(0);
         let mut data = Part { at: at(40), size: at(48) };
         let table = data.at.checked_add(data.size).filter(|end| *end <= file.len());
         let Some(table) = table.filter(|_| data.size > 0) else {
             return Err(format!(
-                "the recording was cut off: the file ends at {} (its data section begins at {}) and \
-                    lacks the event formats, which perf writes last",
+                "the recording was cut off: the file ends at byte {} (its data section begins at \
+                    byte {}), so it lacks the event formats, which perf writes last",
                 file.len(),
                 data.at
             ));
@@ -125,7 +130,7 @@ fn features(file: &RandomAccess, table: u64, bits: &[u8]) -> Result<(Part, Part)
         let entry = file.read_vec(table.saturating_add(index as u64 * 16), 16);
         let entry = entry.map_err(|e| e.to_string())?;
         let (Some(at), Some(size)) = (number(&entry, 0), number(&entry, 8)) else {
-            return Err(format!("the table of its features at {table} is cut off"));
+            return Err(format!("its table of features, at byte {table}, is cut off"));
         };
         let found = match bit {
             TRACING_DATA => &mut formats,
@@ -134,15 +139,15 @@ fn features(file: &RandomAccess, table: u64, bits: &[u8]) -> Result<(Part, Part)
         };
         if at.checked_add(size).is_none_or(|end| end > file.len()) {
             return Err(format!(
-                "its feature {bit} is past the end of the file, which was cut off"
+                "the file was cut off before the end of the data of its feature {bit}"
             ));
         }
         *found = Some(Part { at, size });
     }
     match (formats, events) {
         (Some(formats), Some(events)) => Ok((formats, events)),
-        (None, _) => Err("it has no format texts, because perf recorded no tracepoints; `perf \
-            record -e 'kvm:*'` records some"
+        (None, _) => Err("it has no event formats, because perf recorded no tracepoints; `perf \
+            record -e 'kvm:*'` records the tracepoints of KVM"
             .into()),
         (_, None) => Err("it does not say which events it has (EVENT_DESC)".into()),
     }
@@ -243,11 +248,11 @@ impl Frame {
     fn check(&self, left: u64) -> io::Result<()> {
         let invalid = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         if self.size() < RECORD_HEAD {
-            return invalid("a record is shorter than its head");
+            return invalid("a record is shorter than its header");
         }
         let more = number(&self.first, RECORD_HEAD).unwrap_or(0);
         if self.kind() == AUXTRACE && self.seen >= self.first.len() && more > left {
-            return invalid("a record's data reach over the end");
+            return invalid("the data of a record extend past the end of the data section");
         }
         Ok(())
     }

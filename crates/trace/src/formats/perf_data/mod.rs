@@ -64,7 +64,8 @@ fn read(file: &Arc<RandomAccess>) -> Result<Reader, String> {
     reader.names = first_names(file, layout.data);
     reader.losses.missing.extend(file.problem().map(str::to_string));
     if layout.missing > 0 {
-        reader.losses.missing.push(format!("the last {} bytes of its data", layout.missing));
+        let missing = format!("the last {} bytes of its data are missing", layout.missing);
+        reader.losses.missing.push(missing);
     }
     Ok(reader)
 }
@@ -165,7 +166,7 @@ impl Reader {
             }
             Ok(None) => None,
             Err(e) => {
-                losses.missing.push(format!("what comes after a damaged record: {e}"));
+                losses.missing.push(format!("vmeter stopped reading at a damaged record: {e}"));
                 None
             }
         }

@@ -156,14 +156,14 @@ impl CpuPages {
         if end > page.len() {
             let what = if page.len() < self.page_size { "truncated" } else { "damaged" };
             problems.push(format!(
-                "CPU {}: its {what} page has {} of {committed} bytes",
+                "CPU {}: a page is {what}: {} of {committed} bytes are there",
                 self.cpu,
                 page.len().saturating_sub(data)
             ));
         }
         let page = &page[..end.min(page.len())];
         if let Err(what) = self.events(page, data, base, items) {
-            problems.push(format!("CPU {}: {what}; the rest of the page is skipped", self.cpu));
+            problems.push(format!("CPU {}: {what}; vmeter skips the rest of the page", self.cpu));
         }
     }
 
@@ -281,7 +281,8 @@ impl Pages {
         let end = data.offset.saturating_add(data.size).saturating_add(head);
         if end > file.len() && data.size > 0 {
             problems.push(format!(
-                "CPU {}: {} of its {} bytes are past the end of the file",
+                "CPU {}: the last {} of its {} bytes of data are missing, because the file ends \
+                too early",
                 data.cpu,
                 end - file.len().max(data.offset),
                 data.size
@@ -377,17 +378,14 @@ impl Pages {
         let there = self.end.saturating_sub(self.at);
         if u64::from(packed) > there {
             self.chunks = 0;
-            return stop(format!(
-                "the file has only {there} of the {packed} bytes of the next \
-                block"
-            ));
+            return stop(format!("only {there} of the {packed} bytes of the next chunk are there"));
         }
         self.packed.resize(packed as usize, 0);
         let got = file.read_at(self.at, &mut self.packed).unwrap_or(0);
         self.at += u64::from(packed);
         if got < packed as usize || unpacked as usize > self.limit {
             self.chunks = 0;
-            return stop(format!("a chunk of {packed} bytes claims to unpack to {unpacked}"));
+            return stop(format!("a chunk of {packed} bytes claims to unpack to {unpacked} bytes"));
         }
         let limit = unpacked as usize;
         let Pages { unpacker, packing, packed, block, .. } = self;

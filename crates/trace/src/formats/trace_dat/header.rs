@@ -57,8 +57,8 @@ impl Header {
     /// Reads the next format text.
     fn add_format(&mut self, s: &mut Sections<'_>, system: &str) -> Parse<()> {
         let size = s.u64()?;
-        s.item(size.saturating_add(KIND + system.len() as u64), "format texts")?;
-        let text = s.bytes(size, "format texts")?;
+        s.item(size.saturating_add(KIND + system.len() as u64), "event formats")?;
+        let text = s.bytes(size, "event formats")?;
         let Some((id, mut kind)) = parse_format(system, &String::from_utf8_lossy(&text)) else {
             self.miss(format!("an event of {system} has an invalid format description"));
             return Ok(());
@@ -133,8 +133,8 @@ pub fn read(file: &RandomAccess) -> Parse<Header> {
         "7" => read_v7(&mut s, &mut header, page_size)?,
         other => {
             return Err(format!(
-                "its version is {other:?} and vmeter reads 6 and 7; try `trace-cmd convert \
-                 --file-version 7`"
+                "its version is {other:?}, and vmeter reads only versions 6 and 7; try \
+                 `trace-cmd convert --file-version 7`"
             ))
         }
     }
@@ -148,7 +148,7 @@ pub fn tracing_data(file: &RandomAccess, at: u64, size: u64) -> Parse<Header> {
     let mut header = Header { by_type: vec![NO_KIND; TYPES], ..Header::default() };
     let mut s = Sections::of_part(file, at, size)?;
     if s.array::<10>()? != MAGIC {
-        return Err(format!("there are no format texts at {at}"));
+        return Err(format!("there are no event formats at byte {at}"));
     }
     let _version = s.string()?;
     if s.u8()? != 0 {
@@ -195,7 +195,8 @@ fn read_v6(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
             read_v6_table(s.file, header, at, buffer, cpus)?;
         } else {
             let kind = String::from_utf8_lossy(&kind);
-            let what = format!("buffer {name:?} holds {kind:?}, not flight recorder data");
+            let what =
+                format!("buffer {name:?} holds {kind:?}, but vmeter reads only \"flyrecord\"");
             header.miss(what);
         }
     }
@@ -239,7 +240,10 @@ fn read_v6_table(
     let mut table = Sections::new(file, at);
     for cpu in 0..cpus {
         let (Ok(offset), Ok(size)) = (table.u64(), table.u64()) else {
-            header.miss(format!("the data of CPU {cpu} and of later CPUs has no table entry"));
+            header.miss(format!(
+                "the table of CPUs ends before CPU {cpu}: the data of this and all later CPUs \
+                are missing"
+            ));
             break;
         };
         table.item(STREAM, "CPUs")?;
@@ -297,8 +301,9 @@ fn read_v7(s: &mut Sections<'_>, header: &mut Header, page_size: u32) -> Parse<(
         });
         if let Some(cpus) = cpus {
             header.miss(format!(
-                "the options at the end of the file; vmeter searched the file for trace pages \
-                    instead, found the data of {} CPUs, and numbered the CPUs in file order",
+                "the options at the end of the file are missing or damaged; vmeter searched the \
+                    file for trace pages instead, found the data of {} CPUs, and numbered the \
+                    CPUs in the order of the file",
                 cpus.len()
             ));
             header.buffers.push(Buffer { page_size, cpus, ..Buffer::default() });
@@ -407,7 +412,7 @@ fn read_buffer(
     let packing = match flags.as_slice() {
         [low, _] if low & 1 != 0 => packing,
         [_, _] => Packing::None,
-        _ => return Err(format!("its section at {section} is past the end of the file")),
+        _ => return Err(format!("its section at byte {section} is past the end of the file")),
     };
     let cpus = s.u32()?;
     check_cpus(cpus)?;

@@ -99,8 +99,8 @@ impl Reader {
             let page = buffer.page_size as usize;
             if page < 64 || page > limit {
                 return Err(format!(
-                    "its page size of {page} bytes is impossible for {count} streams in a file \
-                     of {} bytes",
+                    "its page size of {page} bytes is impossible for the data of {count} CPUs in \
+                     a file of {} bytes",
                     file.len()
                 ));
             }
@@ -181,8 +181,8 @@ fn drop_overlaps(header: &mut Header, length: u64) {
     }
     if dropped > 0 {
         header.miss(format!(
-            "the data of {dropped} CPUs, because these data overlap the data of \
-            other CPUs"
+            "vmeter left out the data of {dropped} CPUs, because these data overlap \
+            the data of other CPUs"
         ));
     }
 }

@@ -147,13 +147,16 @@ impl<'a> Sections<'a> {
             Some((section, at)) => {
                 let next = usize::try_from(size).ok().and_then(|size| at.checked_add(size));
                 let next = next.filter(|next| *next <= section.len());
-                *at = next.ok_or_else(|| format!("a section ends before {size} bytes more"))?;
+                *at = next.ok_or_else(|| {
+                    format!("a section ends too early: expected {size} more bytes")
+                })?;
             }
             None => {
                 let next = self.at.checked_add(size).filter(|next| *next <= self.file.len());
                 self.at = next.ok_or_else(|| {
                     format!(
-                        "the file ends after {} bytes, inside a part of {size} that begins at {}",
+                        "the file ends at byte {}, inside a part of {size} bytes that begins at \
+                        byte {}",
                         self.file.len(),
                         self.at
                     )

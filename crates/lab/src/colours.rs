@@ -5,11 +5,11 @@ use vmeter_model::{Identity, Kind};
 use vmeter_render::palette::{Colour, Group};
 
 /// The group that a span's name tells, if it tells one; of several phases the first's.
-pub(super) fn group_of(name: &str) -> Group {
+pub(crate) fn group_of(name: &str) -> Group {
     Identity::of(name).phases().next().map_or(Group::Other, group)
 }
 
-pub(super) fn group(of: Identity<'_>) -> Group {
+pub(crate) fn group(of: Identity<'_>) -> Group {
     use Kind::*;
     match of.kind {
         Unattributed => Group::Unattributed,
@@ -32,7 +32,7 @@ pub(super) fn group(of: Identity<'_>) -> Group {
 
 /// The colours of a result's phases.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Palette {
+pub(crate) struct Palette {
     phases: HashMap<String, Colour>,
 }
 
