@@ -252,7 +252,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("vfs", "Devices [default: 8]"),
             ("vectors", "MSI-X vectors of each device [default: 65]"),
-            ("strategy", "Ways to commit routes, or all"),
+            ("strategy", "Commit strategies to compare, or all"),
             ("vms", "Also set up N VMs at once, e.g. 1,8,32"),
             ("vfio", "Real devices that are bound to vfio-pci"),
             ("runs", "Measured runs of each strategy"),

@@ -60,20 +60,20 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         let host = match told > cheapest.len() {
-            true => "; of those, the ones named here need the least host time",
+            true => "; of these trackers, the ones named here need the least host time",
             false => "",
         };
         reason = format!(
-            "vmeter adds the time to collect the dirty pages and the time of the guest's writes. \
-                In this sum, {told} trackers do not differ significantly over {passes} \
-                passes{host}; with {}, {reason}",
+            "vmeter adds up the time to collect the dirty pages and the time of the guest's \
+                writes. In this sum, {told} trackers do not differ significantly over {passes} \
+                passes{host}. With the tracker {}, {reason}",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
         reason.push_str(
-            "; vmeter adds this time to collect and the time of the guest's writes. In this sum, \
-                at least one other tracker does not differ significantly from this one, but this \
-                one needs less host time",
+            "; vmeter adds up the time to collect the dirty pages and the time of the guest's \
+                writes. In this sum, at least one other tracker does not differ significantly from \
+                this one, but this one needs less host time",
         );
     }
     let strategies = strategies(rows);

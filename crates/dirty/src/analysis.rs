@@ -357,8 +357,8 @@ fn scaling(begun: &SavedConfig, layout: &Layout) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let slots = if layout.scale < 1.0 {
         format!(
-            "vmeter multiplies the size of each slot above 32 MiB by {:.3}: all slots together \
-                may use at most {} MiB, but at full size they would need {} MiB",
+            "vmeter multiplies the size of each slot of more than 32 MiB by {:.3}: all slots \
+                together may use at most {} MiB, but at full size they would need {} MiB",
             layout.scale,
             mib(begun.asked.limit(begun.budget_bytes)),
             mib(begun.asked.layout().bytes())

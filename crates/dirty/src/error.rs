@@ -20,9 +20,9 @@ pub enum DirtyError {
     Options(String),
     /// The slots don't fit this host.
     #[error(
-        "the slots need {needed} bytes, but vmeter may use only {most} bytes. This is --memory, \
-            whose default is half of MemAvailable; with --vms, it is half of --memory. Define \
-            smaller slots with --slots FILE"
+        "the slots need {needed} bytes, but vmeter may use only {most} bytes. This limit is \
+            --memory (default: half of MemAvailable); with --vms, the limit is half of \
+            --memory. Define smaller slots with --slots FILE"
     )]
     TooLittleMemory {
         /// Bytes of the layout.

@@ -14,8 +14,9 @@ pub(crate) fn remarks(label: &str, samples_s: &[f64], of: usize) -> Vec<String> 
     let alike = alike(samples_s).filter(|found| found.p_value <= level).map(|found| {
         format!(
             "{label}: each run resembles the run before it (correlation {:.2}). The mean is only \
-                as certain as that of about {:.0} independent runs, not {}, so its interval is \
-                too narrow. Comparisons of machines that run in turn are not affected",
+                as certain as a mean of about {:.0} independent runs, although there are {} \
+                runs. The mean's interval is therefore too narrow. Comparisons of machines that \
+                run in turn are not affected",
             found.lag_1,
             found.effective.max(1.0),
             samples_s.len()

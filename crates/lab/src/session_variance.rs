@@ -81,8 +81,8 @@ pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Fou
     let Some(Between { sd, sessions }) = between else {
         return Err(format!(
             "vmeter does not know how much two sessions of this machine differ on this host: \
-                fewer than {FEWEST} sessions of it are saved, and the baseline was not booted in \
-                turn with this machine. The difference was {:+.1} %",
+                fewer than {FEWEST} sessions of it are saved. The baseline's boots and this machine's \
+                boots did not alternate. The difference was {:+.1} %",
             100.0 * log.exp_m1()
         ));
     };

@@ -165,7 +165,7 @@ fn start_error(
             "; the file is there, so its interpreter is missing (the program that its #! line \
                 names, or its ELF loader)"
         }
-        Some(libc::ENOEXEC) => "; not an ELF file, and a script needs a #! line",
+        Some(libc::ENOEXEC) => "; neither an ELF file for this host nor a script with a #! line",
         _ => "",
     };
     LaunchError::Start { program: program.display().to_string(), stage, error, hint }

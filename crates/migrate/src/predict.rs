@@ -112,18 +112,18 @@ pub fn predict(known: &Known) -> Predicted {
                 )
             }
             _ if dirty < bandwidth * known.gain() => format!(
-                "XBZRLE sends {} bytes for a page, so it can send {} of dirty pages at a \
-                 bandwidth of {}",
+                "XBZRLE sends {} bytes for a dirty page, so it keeps up with dirty rates of up to \
+                 {}, although the bandwidth is {}",
                 known.workload.written_bytes as f64 + XBZRLE_HEADER,
                 rate(bandwidth * known.gain()),
                 rate(bandwidth)
             ),
             _ => format!(
-                "all pages that can be dirty ({}) can be sent within the downtime limit ({:.0} ms \
-                    at {})",
+                "at a bandwidth of {}, QEMU can send all pages that can be dirty ({}) within the \
+                    downtime limit of {:.0} ms",
+                rate(bandwidth),
                 megabytes(workload.working_set_bytes as f64),
-                limit_s * 1e3,
-                rate(bandwidth)
+                limit_s * 1e3
             ),
         };
         return Predicted {

@@ -20,7 +20,7 @@ pub const LEFT: &str = "; ";
 pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 
 /// Begins the warning of a panic that was none.
-pub const READS_LIKE_A_PANIC: &str = "a line of the console reads like a panic of the kernel";
+pub const READS_LIKE_A_PANIC: &str = "a console line reads like a panic of the kernel";
 
 /// What a kernel says last before it powers the machine off, and before it restarts it
 /// (kernel/reboot.c; at level 0, so that `quiet` shows it too).

@@ -49,7 +49,7 @@ const PANIC_END: &str = r"---\[ end Kernel panic";
 const LET_GO: &str =
     "the VMM's threads got so many signals that tracing would have slowed the VMM down, so \
      vmeter stopped tracing them. vmeter read the guest's RAM and KVM's counters only when the \
-     VMM's process ended; by then, they may already have been gone";
+     VMM's process ended; by then, the RAM or the counters may already have been gone";
 
 /// What to record.
 pub struct Request<'a> {

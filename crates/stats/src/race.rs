@@ -32,7 +32,7 @@ pub struct Race {
 /// What the pairs so far say of a change.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Standing {
-    /// It makes the machine faster, beyond noise.
+    /// It makes the machine faster, beyond noise, and may be worth it.
     Helps,
     /// It saves less than is worth it, if anything.
     NotWorth,
@@ -61,17 +61,18 @@ impl Race {
                     false => Standing::NotWorth,
                 };
             }
-            let by_t = centre > 0.0 && t_two_sided(centre / error, df) <= level / 2.0;
-            if by_t || 2.0 * signed_rank(seen).above <= level / 2.0 {
-                return Standing::Helps;
-            }
             // From eight pairs on there is an interval by ranks.
             let most = match interval(seen, DROPPED).filter(|_| look >= 8) {
                 Some([_, most]) => most,
                 None => centre + t_quantile(1.0 - DROPPED, df) * error,
             };
+            // First: where noise is small, less than is worth it may be beyond noise.
             if most < self.worth.ln() {
                 return Standing::NotWorth;
+            }
+            let by_t = centre > 0.0 && t_two_sided(centre / error, df) <= level / 2.0;
+            if by_t || 2.0 * signed_rank(seen).above <= level / 2.0 {
+                return Standing::Helps;
             }
         }
         Standing::Unproven

@@ -75,7 +75,7 @@ impl Anchor {
             Anchor::Wrapper => "the wrapper's exec",
             Anchor::ExecDone => "the end of the VMM's exec",
             Anchor::Main => "the VMM's main",
-            Anchor::Waits => "the start of the VMM's wait for the command to run its machine",
+            Anchor::Waits => "the start of the VMM's wait for a command that starts its machine",
             Anchor::Reset => "the vCPU's first instruction",
             Anchor::Loader => "the start of the boot loader",
             Anchor::Hypervisor => "the start of the hypervisor",

@@ -38,7 +38,7 @@ pub struct Irq {
     /// vm_per_vector, vm_per_device, vm_per_vm (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Up to which number of vectors vmeter measures how the time grows: one of the words below
+    /// Measure how the time grows with the number of vectors, up to RANGE: one of the words below
     /// (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,

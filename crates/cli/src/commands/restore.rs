@@ -29,12 +29,12 @@ pub struct Restore {
     pub restore: Option<String>,
     /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
     /// A group (?<nonce>…) in REGEX matches a random number that the guest draws when it boots. If
-    /// a restored guest prints another number than the guest in the snapshot, the guest booted
-    /// instead, and the run fails.
+    /// a restored guest prints a number that the guest in the snapshot did not print, the restored
+    /// guest booted anew, and the run fails.
     #[arg(long, value_name = "WHAT", conflicts_with = "until")]
     pub ready: Option<String>,
     /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and
-    /// every other file that --create wrote and that the command of --restore names).
+    /// every other file that --create wrote, if the command of --restore names it).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
     /// Ways in which QEMU restores, separated by commas; vmeter uses them in turn (default: all
@@ -54,8 +54,9 @@ pub struct Restore {
     /// offset and a length.
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,
-    /// Load the pages in FILE, a list that --prefetch-list wrote, into the page cache before each
-    /// restore (default: load nothing). If FILE is the word `first`, vmeter loads the pages that
+    /// Before each restore, load into the page cache the pages that FILE lists; --prefetch-list
+    /// writes such a file (default: load nothing).
+    /// If FILE is the word `first`, vmeter loads the pages that
     /// the warm-ups mapped. vmeter alternates restores with and without this loading, and compares
     /// the measured gain with the predicted gain.
     #[arg(long, value_name = "FILE")]
@@ -68,8 +69,8 @@ pub struct Restore {
     /// restores, and compares the times of restores and boots).
     #[arg(long)]
     pub no_boot: bool,
-    /// Start N VMs at once, and repeat that --runs times. vmeter does the same for each further
-    /// number (M), in random order. The report has p50, p90 and p99 of the restore times, the
+    /// Start N VMs at once, and repeat that --runs times. With N,M,… vmeter does this for each
+    /// number, in random order. The report has p50, p90 and p99 of the restore times, the
     /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
     pub concurrency: Vec<u32>,

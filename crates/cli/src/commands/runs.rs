@@ -80,14 +80,14 @@ pub struct Remove {
     /// Remove the sessions begun before WHEN: a date (2026-05-01, UTC) or a time before now (90d).
     #[arg(long, value_name = "WHEN", conflicts_with = "sessions")]
     pub older_than: Option<String>,
-    /// With --older-than: remove only sessions that `runs list --machine` would show.
+    /// With --older-than: remove only sessions that `runs list` shows with the same --machine.
     #[arg(long, value_name = "WORD|NAME=VALUE", requires = "older_than")]
     pub machine: Vec<String>,
     /// With --older-than: remove only sessions of this vmeter command.
     #[arg(long, value_name = "NAME", requires = "older_than")]
     pub command: Option<String>,
-    /// Also remove files, edits and branches that were added to the checkouts of a `vmeter range`
-    /// session after vmeter's builds.
+    /// Remove a `vmeter range` session even if its checkouts contain files, edits or branches that
+    /// vmeter and its builds did not make.
     #[arg(long)]
     pub force: bool,
     /// Print which sessions would be removed, and remove none.

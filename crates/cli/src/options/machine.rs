@@ -110,7 +110,7 @@ impl Machine {
 fn vmm_help() -> String {
     let names: Vec<&str> = vmeter_machine::backend::options().collect();
     format!(
-        "Virtual machine monitor: {}; or a path: of one of these, or of a program that takes \
+        "Virtual machine monitor: {}; or the path of one of these, or of a program that takes \
         QEMU's options (default: qemu)",
         names.join(", ")
     )

@@ -265,8 +265,8 @@ impl<'a> DirtyReport<'a> {
             let saved = percent(crossover.saved_per_page);
             let _ = write!(text, ", {} (per page {saved} cheaper) from there", crossover.above);
         }
-        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. If a tracker is \
-            less than 25 % cheaper per page, the difference may be noise."
+        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. A saving of \
+            less than 25 % per page may be noise."
     }
 
     fn trackers(&self, document: &mut Document) {

@@ -168,7 +168,8 @@ impl DeviceModel {
         let named = irqs.iter().filter(|(sym, _)| !view.name(**sym).contains("timer"));
         let named = named.take(3).map(|(sym, count)| format!("{count} of {}", view.name(**sym)));
         let claim = format!(
-            "in dom0, idle CPUs switch to {model} {from_idle} times; interrupts: {}",
+            "in dom0, {model} gets an idle CPU {from_idle} times; dom0's most frequent \
+                interrupts, timers left out: {}",
             named.collect::<Vec<_>>().join(", ")
         );
         Some(view.link(tid.file, claim, (from_idle, 0), &[], &[]))
@@ -237,9 +238,9 @@ fn on_every_cpu(
         saving,
         summary: format!("{who} makes kworkers run {words} while the guest waits"),
         chain,
-        suggestion: "lock the hypercall buffer in memory only once; then no hypercall waits for \
-            move_pages, mbind or (in older kernels) mlock, which drain page lists on every CPU \
-            or wait for every CPU; as a stop-gap, give dom0 fewer CPUs"
+        suggestion: "lock the hypercall buffer in memory only once: move_pages, mbind and (in \
+            older kernels) mlock drain page lists on every CPU or wait for every CPU, and then \
+            no hypercall waits for these calls; as a stop-gap, give dom0 fewer CPUs"
             .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

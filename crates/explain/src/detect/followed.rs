@@ -55,9 +55,9 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => "--comm names a thread of the same process, or of the process that \
-                started this one (vmeter counts two threads as one process if one wakes the \
-                other by futex)"
+            Some(true) => "--comm names another thread of its process, or a thread of the process \
+                that started its process (vmeter counts two threads as one process if one wakes \
+                the other by futex)"
                 .to_string(),
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
@@ -67,8 +67,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: the waits of both sides together \
-                        take {} of the time; it waited {} times for the other",
+                    "it and {} wait for each other in turn: in {} of their time, one of the two \
+                        waits for the other; {} of these waits are its own",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

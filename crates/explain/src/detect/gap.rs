@@ -120,11 +120,11 @@ impl Gap {
         let after = |at: u64| view.time(at.saturating_sub(long.start) as f64);
         let Some(sleep) = long.sleep else {
             let claim = format!(
-                "the trace shows no sleep of the thread in this gap, which lasts from {} on CPU {} \
-                    to {}: {}",
+                "the trace shows no sleep of the thread in this gap. The gap begins with {} on \
+                    CPU {}, ends with {}, and takes {}",
                 long.place.event,
                 long.place.cpu,
-                long.ended.map_or("the end", |place| place.event),
+                long.ended.map_or("the trace", |place| place.event),
                 view.time(long.total as f64)
             );
             return view.link(key.file, claim, (1, long.total), &[], &[None]);

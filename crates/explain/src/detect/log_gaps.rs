@@ -72,7 +72,7 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "{after} is the log's next line after {before} {times} times: the time between the \
+            "{times} times, the log's next line after {before} is {after}: the time between the \
                 two lines is {} in all ({} of the log's time), {} on average. Between other \
                 lines, {} go by on average",
             view.time(ticks as f64),

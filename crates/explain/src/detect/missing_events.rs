@@ -41,10 +41,10 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
     let gaps = files.filter_map(|file| Some((*file, view.evidence.ends.gaps(*file)?)));
     gaps.map(|(file, part)| {
         format!(
-            "{}: in {} of the switches, the thread that leaves the CPU is not the one that the \
-                previous switch put on this CPU: the trace has only some threads (set_event_pid, \
-                perf without -a), so vmeter does not know which other threads had a CPU or woke \
-                a waiting thread",
+            "{}: the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
+                not know which other threads had a CPU or woke a waiting thread; the sign: in {} \
+                of the switches, the thread that leaves the CPU is not the last one that the \
+                trace put on this CPU",
             view.file(file),
             brief_percent(part)
         )

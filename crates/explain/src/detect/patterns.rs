@@ -124,8 +124,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let (name, names) = (view.name(call), names.join(" and "));
         let number = |bytes: f64| grouped(&(bytes.max(0.0) as u64).to_string());
         let claim = format!(
-            "of {} calls of {name}, the n-th moves {} bytes plus n times {} bytes (linear fit, \
-                R² {}). Together these calls move {} bytes, a total that grows with the square \
+            "of {} calls of {name}, the n-th moves ({} + {} × n) bytes (linear fit, R² {}). \
+                Together these calls move {} bytes, a total that grows with the square \
                 of the number of calls. The {names} calls take {}; \
                 together with the calls by which these threads open, truncate or rename files, \
                 they take {}",

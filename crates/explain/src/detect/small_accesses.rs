@@ -70,8 +70,8 @@ impl SmallAccesses {
                 from kvm_userspace_exit to the next KVM_RUN"
         };
         let claim = format!(
-            "{count} of {} accesses, one every {}: {} in all, {} of the traced time \
-                ({bound}); no single access is slow (median {})",
+            "{count} of all {} accesses are these {verb}, one every {}; together they take {}, {} \
+                of the traced time ({bound}); no single access is slow (median {})",
             grouped(&accesses.to_string()),
             view.time(every),
             view.time(subject.total as f64),

@@ -113,8 +113,8 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "vfio-msix lines in /proc/interrupts; the smallest count of all \
-                strategies";
+            let note = "vfio-msix lines in /proc/interrupts; if strategies differ, the \
+                smallest count";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts

@@ -253,7 +253,10 @@ fn cause(level: &Level) -> Option<String> {
         Kind::Lock => format!("a lock ({})", found.lock),
         kind => kind.name().replace('-', " "),
     };
-    let than = if found.beyond { " With the fewest VMs, this share does not occur." } else { "" };
+    let than = match found.beyond {
+        true => " With the fewest VMs at once, the VMs do not spend this time.",
+        false => "",
+    };
     Some(format!(
         "In a traced warm-up with {} at once, {} of the time of {} goes to this: {kind}.{than} {}",
         plural(u64::from(at_once), "VM"),
@@ -271,12 +274,12 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {} VMs: here, each VM's time jumps by {} in \
-                addition to the trend of the steps without a knee (p {}).",
+            "{slope}. There is a knee between {} and {} VMs (p {}): there, each VM's time jumps by \
+                {} beyond the trend. The trend comes from the steps without a knee.",
             knee.between[0],
             knee.between[1],
-            compact_seconds(knee.jump_s),
-            p_value(knee.p_value)
+            p_value(knee.p_value),
+            compact_seconds(knee.jump_s)
         ),
         None if levels.all.len() < 4 => format!(
             "{slope}; to find a knee, vmeter must measure at least four different numbers of \

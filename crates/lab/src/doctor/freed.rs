@@ -22,9 +22,10 @@ pub(super) fn freed() -> Check {
         Name::Freed,
         Status::Poor,
         "this host returns freed memory to its hypervisor within 2 s (free page reporting)",
-        "boots can alternate: a boot is slow if it gets memory that this host had returned, and \
-            fast if it gets memory that the previous boot has just freed; compare machines with \
-            vmeter bench, which boots them in random order",
+        "slow and fast boots can alternate: a boot is slow if this host must first get \
+            memory back from the hypervisor, and fast if the boot gets memory that the previous \
+            boot has just freed; compare machines with vmeter bench, which boots them in random \
+            order",
     )
 }
 

@@ -60,7 +60,7 @@ pub fn result(session: &Session) -> Result<RangeResult> {
         warnings.push(format!(
             "for {} commits, another build gave the same files as the first build, so --builds \
                 has no effect on them. A build command can read the number of the build from \
-                VMETER_BUILD, and vary the link order or the padding with it",
+                VMETER_BUILD, and use this number to vary the link order or the padding",
             built.repeated
         ));
     }

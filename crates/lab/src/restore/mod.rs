@@ -269,8 +269,8 @@ fn only_one(machines: &[SessionMachine]) -> Result<()> {
     }
     let labels: Vec<&str> = machines.iter().map(|machine| machine.label.as_str()).collect();
     Err(usage(format!(
-        "--overhead measures one way to restore, but this command line asks for {}: {}; choose \
-            one way: give one --method, and at most one of --warm and --cold",
+        "this command line asks for {} ways to restore ({}), but --overhead can measure only one: \
+            give one --method, and at most one of --warm and --cold",
         machines.len(),
         labels.join("; ")
     )))
@@ -335,8 +335,8 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     let base = prepare_with(BOOT, &spec, &cache_dir()?, &wishes)?;
     if !base.machine.abilities().monitor || base.machine.script.is_some() {
         return Err(usage(
-            "vmeter makes and restores only QEMU's snapshots: give --create CMD and --restore \
-             CMD for another VMM",
+            "vmeter makes and restores only QEMU's snapshots: for another VMM, give --create \
+             CMD and --restore CMD",
         ));
     }
     if spec.no_inject {

@@ -42,8 +42,8 @@ impl Shim {
             _ => Err(failure(
                 Class::Answer,
                 format!(
-                    "{}: there is no vmeter shim: make one with vmeter shim install, or give the \
-                     shim's path with --as FILE",
+                    "{}: there is no vmeter shim: make one with `vmeter shim install`, or give \
+                     the shim's path with --as FILE",
                     file.display()
                 ),
             )),

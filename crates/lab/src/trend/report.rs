@@ -33,8 +33,8 @@ impl TrendReport<'_> {
         let found = match machines.as_slice() {
             [one] => one.detectable_pct.map_or_else(
                 || {
-                    ". These sessions are too few to show a change of level that affects a \
-                        quarter of them"
+                    ". These sessions are too few: vmeter would not find a change of level that \
+                        affects the last quarter of them"
                         .into()
                 },
                 |pct| {

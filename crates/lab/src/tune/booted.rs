@@ -58,7 +58,8 @@ impl Pairs {
     /// not contradict.
     pub fn say(&self, race: Race) -> Raced {
         let third = Race { comparisons: 3 * race.comparisons.max(1), ..race };
-        let [wall, cpu, parts] = [&self.wall, &self.cpu, &self.parts].map(|pairs| third.decide(pairs));
+        let [wall, cpu, parts] =
+            [&self.wall, &self.cpu, &self.parts].map(|pairs| third.decide(pairs));
         let lean: f64 = self.wall.iter().map(|(without, with)| (without / with).ln()).sum();
         let helps = |raced: &Raced| *raced == Raced::Helps && lean > 0.0;
         match wall {

@@ -77,8 +77,8 @@ impl Round {
             let ids = &entry.group.ids;
             let said = match (&entry.failed, entry.pairs.say(self.race)) {
                 (Some(why), _) => Err(format!(
-                    "without this step, the machine with the other \
-                    steps does not boot: {why}"
+                    "with only the other steps, the \
+                    machine does not boot: {why}"
                 )),
                 (None, Raced::Helps) => {
                     Err(format!("it saves {}, beyond noise", compact_seconds(found.mean)))

@@ -14,7 +14,7 @@ const FEW_GROUPS: usize = 5;
 /// Blocks with which the last measurement also boots the tuned machine without each step.
 const WITH_PARTS: usize = 10;
 /// Watched boots of each machine for its phases, besides those before.
-const PHASES: usize = 2;
+const PHASES: usize = 4;
 
 /// A stage to be added to the plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ pub(crate) struct Next {
     pub kind: Kind,
     /// Machines that it needs: label, and ids of candidates.
     pub machines: Vec<(String, Vec<String>)>,
-    /// Each machine once and so often, in turn, or as listed if it is watched.
+    /// In each block every machine boots once, in random order.
     pub blocks: usize,
     /// How its boots are watched.
     pub watch: WatchLevel,

@@ -39,9 +39,9 @@ pub struct TraceStatReport<'a> {
 
 /// What the columns of the threads are.
 const THREADS: &str =
-    "share of the trace's duration; no column has the time before the thread's first event; \
-        \"not recorded\": time in which no event shows what the thread did; the time after the \
-        thread's last event counts for the state in which that event left the thread";
+    "share of the trace's duration; the time before a thread's first event is in no column; \
+        \"not recorded\" is time in which no event shows what the thread did; after a thread's \
+        last event, vmeter counts the thread in the state that this event began";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
@@ -112,7 +112,7 @@ fn columns(report: &TraceReport) -> Option<String> {
     if any(|row| row.cut > 0) {
         notes.push(
             "cut = durations without a beginning or an end, because events were lost (vmeter \
-            counts them, but does not time them)"
+            counts these durations, but does not time them)"
                 .to_owned(),
         );
     }
@@ -123,7 +123,7 @@ fn columns(report: &TraceReport) -> Option<String> {
                  interrupts and kernel work items, share = part of the trace's duration",
                 compact_seconds(s)
             ),
-            None => "share = of the trace's duration".to_owned(),
+            None => "share = part of the trace's duration".to_owned(),
         };
         notes.push(of);
     }

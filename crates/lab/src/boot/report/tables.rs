@@ -81,7 +81,7 @@ impl BootReport<'_> {
             child span covers",
         ];
         if all().any(|activity| activity.beside.is_some()) {
-            notes.push("off path: in parallel to it");
+            notes.push("off path: time in parallel to the critical path");
         }
         if all().any(|activity| Quantity::duration(&activity.estimate).at_most.is_some()) {
             notes.push("mean ± 95 % CI; a mean without ± has a CI that includes 0");

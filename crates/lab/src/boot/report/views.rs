@@ -71,7 +71,7 @@ pub(super) fn tree(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     Outline {
         legend: format!(
             "After \"@\": when the span began, counted from the VMM's exec. After \"+\": how \
-             long it took. After \"±\": the error of that length, if above 1 % of it. \
+             long it took. After \"±\": the error of this time, if it exceeds 1 % of the time. \
              \"itself\" is a span's own time, which none of its parts covers. Spans under {} are \
              left out.{several}",
             compact_seconds(seconds(min_duration)),

@@ -91,7 +91,7 @@ pub(crate) fn never_flush(_: &Path, argv: &mut Vec<OsString>) -> Result<(), Stri
             found = true;
         }
     }
-    let why = "its command line has no -drive for a writable disk, or sets cache= for each";
+    let why = "each -drive in its command line is read-only, is pflash, or sets cache=";
     found.then_some(()).ok_or_else(|| why.into())
 }
 

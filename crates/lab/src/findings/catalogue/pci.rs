@@ -105,8 +105,9 @@ pub(super) const PARALLEL: Finding = Finding {
     cause: registry::PARALLEL_PCI_PROBE,
     what: "with several vCPUs, the kernel could probe drivers in parallel",
     published: "66 → 39 ms with 4 vCPUs",
-    stand_in: "driver_async_probe=*, because the kernel never merged the patches for parallel \
-        bus scans",
+    stand_in:
+        "driver_async_probe=*, in place of the patches for parallel bus scans, which the kernel \
+        never merged",
     expected: &["kernel:initcalls-before-userspace"],
     contrasts: &[
         Pair::of(&[Smp(4), RootPorts(8)], &[Smp(4), RootPorts(8), Kernel("driver_async_probe=*")])

@@ -103,7 +103,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
         absent: |machine| {
             let stopped = machine.has_word("-S");
             Some(if stopped {
-                "-S starts the machine stopped: it runs only after a launcher continues it".into()
+                "with -S, the machine stays paused until a launcher lets it run".into()
             } else {
                 "its command line has no -S, so the machine does not start stopped".into()
             })

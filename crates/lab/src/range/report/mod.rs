@@ -105,7 +105,7 @@ impl<'a> RangeReport<'a> {
             }
             RangeVerdict::Undecided if result.suspects.is_empty() => match result.excluded_pct {
                 Some(_) => format!(
-                    "Undecided. The probability that nothing changed by {:.1} % or more is \
+                    "Undecided. The probability of no change, or of one smaller than {:.1} %, is \
                         {sure}. That is too low for a verdict: these runs rule out only a change \
                         of more than {}.",
                     result.record.detect.unwrap_or(SMALLEST_PCT),
@@ -179,8 +179,9 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Not confirmed: in the first round, slow boots were {} from {last} on; in a \
-                        second round with all commits they were not ({shares}).",
+                    " Not confirmed: in the first round, slow boots were {} from {last} on. A \
+                        second round booted all commits again, and did not show this \
+                        change ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }
@@ -193,7 +194,7 @@ impl<'a> RangeReport<'a> {
             };
             format!(
                 " Not confirmed: the first boots showed a change at {last}, but {runs} new boots \
-                    on both sides of it do not show the change ({by})."
+                    in all, on both sides of it, do not show the change ({by})."
             )
         };
         self.result.seen_once.iter().map(one).collect()
@@ -559,9 +560,9 @@ fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
             "With --bisect, vmeter computes for each commit the probability that this commit \
-                made the change. Apart from boots of the first and the last commit, vmeter \
-                boots commits with about half of this probability before them and half after \
-                them. vmeter names a commit once it is {} likely to have made the change. \
+                made the change. vmeter boots the first and the last commit, and of the \
+                others the commit at which the change is about as likely to come earlier as \
+                later. vmeter names a commit once it is {} likely to have made the change. \
                 \"Nothing changed\" is one of the possible answers. New boots \
                 then measure the size of the change.",
             percent(result.record.confidence)

@@ -4,7 +4,7 @@ mod json;
 
 use crate::colours::Palette;
 use vmeter_model::result::Envelope;
-use vmeter_model::tune::{Sameness, TuneResult, TuneStep};
+use vmeter_model::tune::{PhaseChange, Sameness, TuneResult, TuneStep};
 use vmeter_model::{Estimate, ResolvedOption};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact};
 use vmeter_render::exported::Of;
@@ -98,7 +98,7 @@ impl<'a> TuneReport<'a> {
                     Cell::Name(phase.name.clone()),
                     time(phase.before.mean),
                     time(phase.after.mean),
-                    time(phase.before.mean - phase.after.mean),
+                    Cell::Inline(Quantity::of(&saved(phase), Unit::Seconds)),
                     Cell::Bar { from, to, colour: palette.colour(&phase.name) },
                 ]);
             }
@@ -257,6 +257,14 @@ impl<'a> TuneReport<'a> {
         facts.extend(versions.map(|(what, version)| Fact::new(what, version, "")));
         facts
     }
+}
+
+/// What a phase saves, from the means of both sides and their intervals.
+fn saved(phase: &PhaseChange) -> Estimate {
+    let PhaseChange { before, after, .. } = phase;
+    let half = |of: &Estimate| (of.ci95[1] - of.ci95[0]) / 2.0;
+    let (mean, half) = (before.mean - after.mean, half(before).hypot(half(after)));
+    Estimate { mean, ci95: [mean - half, mean + half], n: before.n.min(after.n), ..*before }
 }
 
 fn predicted(step: &TuneStep) -> String {
