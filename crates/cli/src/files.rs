@@ -21,7 +21,7 @@ struct Value {
     option: String,
     text: OsString,
     is_output: bool,
-    /// True for a word after `--`: it belongs to a command line that vmeter only starts.
+    /// True for a word after `--`, which is part of the command that vmeter starts.
     is_foreign: bool,
 }
 

@@ -308,7 +308,7 @@ fn two_vmms_are_said_to_be_two() {
     let script = lab.script("launcher", &script);
     let run = lab.json(&["boot", "--warmup", "0", "--runs", "1", "--", text(&script)]);
     let warnings = run["runs"][0].to_string();
-    assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
+    assert!(warnings.contains("more than one VMM ran: vmeter measured qemu-system"), "{warnings}");
     assert!(warnings.contains("vmeter uses none of its lines"), "{warnings}");
     // The screen says it, whatever else is on it.
     let words = ["boot", "--warmup", "0", "--runs", "1", "--until", "line:Power down"];
@@ -324,7 +324,7 @@ fn two_vmms_are_said_to_be_two() {
     let run =
         lab.json(&["boot", "--warmup", "0", "--runs", "1", "--no-inject", "--", text(&script)]);
     let warnings = run["runs"][0].to_string();
-    assert!(warnings.contains("more than one VMM ran: qemu-system"), "{warnings}");
+    assert!(warnings.contains("more than one VMM ran: vmeter measured qemu-system"), "{warnings}");
     assert!(!warnings.contains("vmeter uses none of its lines"), "{warnings}");
 }
 

@@ -225,7 +225,7 @@ fn what_is_rather_the_hosts_fails_no_gate() {
     let gate = |now: &str| held(now, "5");
     let told = |stdout: &str| {
         let words: Vec<&str> = stdout.split_whitespace().collect();
-        words.join(" ").contains("so the host probably changed, not the machine")
+        words.join(" ").contains("so the host probably changed, and not the machine")
     };
     let slower = boots("10", 1.0, 90.0);
     let slow_machine = gate(&slower);

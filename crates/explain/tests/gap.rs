@@ -66,7 +66,7 @@ fn a_single_stall_is_told_with_what_ended_it() {
 fn where_nothing_is_recorded_that_is_said() {
     let result = once(|trace| trace.now += 300_000);
     assert_eq!(kinds(&result), ["stall"], "{:#?}", result.findings);
-    says(&result, "last event is kvm_exit on CPU 0; the next event is kvm_entry");
+    says(&result, "The gap begins with kvm_exit on CPU 0, ends with kvm_entry");
 }
 
 #[test]

@@ -68,9 +68,9 @@ fn together(record: &SessionRecord, adjusted: &Adjusted, what: &str) -> Option<S
     let pair = label(a).zip(label(b));
     let example = pair.map(|(a, b)| format!(" ({a} and {b})")).unwrap_or_default();
     Some(format!(
-        "for {} pairs of {what}{example}, no host ran both, and vmeter cannot compare their hosts \
-            from the other runs: a difference within such a pair may be a difference between \
-            hosts; use --runs 2 or more",
+        "for {} pairs of {what}{example}, no host ran both machines, and no other runs show how \
+            fast their hosts are relative to each other. A difference between the two machines may \
+            be a difference between the hosts; use --runs 2 or more",
         adjusted.confounded.len()
     ))
 }

@@ -108,7 +108,7 @@ fn overlay(base: MachineSpec, change: MachineSpec) -> MachineSpec {
     }
 }
 
-/// Times machines in turn, shows and exports the comparison.
+/// Measures machines in turn, shows and exports the comparison.
 ///
 /// # Errors
 /// As [`vmeter_lab::bench::bench`]; an export that cannot be written.

@@ -24,7 +24,7 @@ pub struct Restore {
     #[arg(long, value_name = "CMD", requires = "restore")]
     pub create: Option<String>,
     /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in this
-    /// command by the path of the same folder (default: vmeter starts QEMU itself).
+    /// command by the path of the snapshot's folder (default: vmeter starts QEMU itself).
     #[arg(long, value_name = "CMD")]
     pub restore: Option<String>,
     /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
@@ -113,7 +113,7 @@ fn prefetch(file: &Path) -> anyhow::Result<Prefetch> {
     Ok(Prefetch::List(text))
 }
 
-/// Makes snapshots, restores them, shows and exports.
+/// Makes snapshots, restores them, shows and exports the result.
 ///
 /// # Errors
 /// As [`vmeter_lab::restore::restore`]; an export that cannot be written.

@@ -263,9 +263,9 @@ impl<'a> DirtyReport<'a> {
             }
             of = Some(crossover.of);
             let saved = percent(crossover.saved_per_page);
-            let _ = write!(text, ", {} (per page {saved} cheaper) from there", crossover.above);
+            let _ = write!(text, ", from there {} ({saved} less per page)", crossover.above);
         }
-        text + " on; vmeter measured passes with up to 10 % of the buffer dirty. A saving of \
+        text + "; vmeter measured passes with up to 10 % of the buffer dirty. A saving of \
             less than 25 % per page may be noise."
     }
 

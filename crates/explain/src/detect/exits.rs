@@ -88,7 +88,7 @@ impl UnbufferedConsole {
             key: Some(key),
             saving,
             summary: format!(
-                "the guest's console costs an exit a byte: {} bytes on {name}, {} exits, {}",
+                "the guest's console causes an exit for each byte: {} bytes on {name}, {} exits, {}",
                 subject.count,
                 subject.count + polls.0,
                 view.time(saving as f64)

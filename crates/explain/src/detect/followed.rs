@@ -55,10 +55,12 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let share = view.share(node.ticks);
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
-            Some(true) => "--comm names another thread of its process, or a thread of the process \
-                that started its process (vmeter counts two threads as one process if one wakes \
+            Some(true) => {
+                "--comm names another thread of the same process, or a thread of the parent \
+                process (vmeter counts two threads as one process if one wakes \
                 the other by futex)"
-                .to_string(),
+                    .to_string()
+            }
             Some(false) => continue,
             None if evidence.groups.is_kernel(group) || share < LEAST_LIFE => continue,
             None if view.is_foreign(group) => continue,
@@ -67,8 +69,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: in {} of their time, one of the two \
-                        waits for the other; {} of these waits are its own",
+                    "it and {} wait for each other in turn: in {} of their time, one of them waits \
+                        for the other. It waited {} times for the other",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -42,9 +42,9 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
     gaps.map(|(file, part)| {
         format!(
             "{}: the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
-                not know which other threads had a CPU or woke a waiting thread; the sign: in {} \
-                of the switches, the thread that leaves the CPU is not the last one that the \
-                trace put on this CPU",
+                not know which other threads had a CPU or woke a waiting thread. In {} of the \
+                switches, the thread that leaves a CPU is not the one that the trace last put on \
+                this CPU",
             view.file(file),
             brief_percent(part)
         )

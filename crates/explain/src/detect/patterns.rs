@@ -168,8 +168,7 @@ fn grows(
     let (summary, claim) = if number {
         (
             format!(
-                "{who} calls {name} more times before each wait than before the previous wait: {} \
-                    times at the end",
+                "{who} calls {name} more and more often between two waits: {} times before the last wait",
                 three_digits(growth.last)
             ),
             format!(
@@ -283,8 +282,8 @@ fn herd(
         suggestion: "wake only one thread: use EPOLLEXCLUSIVE, a queue for each thread, or \
             pthread_cond_signal instead of broadcast"
             .into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (run the command with one \
-            waiting thread, then with all)"
+        confirm: "perf stat -e context-switches -p PID sleep 5 (run this while one \
+            thread waits, then while all of them wait)"
             .into(),
         max_severity: (!known).then_some(Severity::Medium),
         ..Candidate::default()

@@ -67,11 +67,12 @@ impl<'a> IrqReport<'a> {
         let slowest = self.total(baseline).map(time);
         let mut text = format!(
             "For {vfs} VFs x {vectors} vectors, {} takes {} and {baseline} takes {} (medians). \
-                Round by round, {baseline} takes {} times as long (Hodges-Lehmann).",
+                Within a round, {baseline} takes {} times as long as {} (Hodges-Lehmann).",
             total.strategy,
             time(total),
             slowest.unwrap_or_default(),
             ratio_interval(&ratio),
+            total.strategy,
         );
         if let (Some(own), Some(other)) = (self.fit(total.strategy), self.fit(baseline)) {
             let (own, other) = (growth(own), growth(other));
@@ -113,8 +114,8 @@ impl<'a> IrqReport<'a> {
         facts.push(Fact::new("delivered", delivered(&self.result.totals), ""));
         let held = self.result.totals.iter().filter_map(|total| total.delivery?.held).min();
         if let Some(held) = held {
-            let note = "vfio-msix lines in /proc/interrupts; if strategies differ, the \
-                smallest count";
+            let note = "number of vfio-msix lines in /proc/interrupts; if strategies \
+                have different numbers, the smallest one";
             facts.push(Fact::new("held at once", format!("{held} interrupts"), note));
         }
         facts

@@ -254,7 +254,7 @@ fn cause(level: &Level) -> Option<String> {
         kind => kind.name().replace('-', " "),
     };
     let than = match found.beyond {
-        true => " With the fewest VMs at once, the VMs do not spend this time.",
+        true => " With the fewest VMs at once, this does not occur.",
         false => "",
     };
     Some(format!(
@@ -275,7 +275,7 @@ fn knee(levels: &Levels) -> String {
     match levels.knees.first() {
         Some(knee) => format!(
             "{slope}. There is a knee between {} and {} VMs (p {}): there, each VM's time jumps by \
-                {} beyond the trend. The trend comes from the steps without a knee.",
+                {} more than it does at the other steps.",
             knee.between[0],
             knee.between[1],
             p_value(knee.p_value),

@@ -162,8 +162,8 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
         true if !may_ask => format!("{name}, by its name"),
         true => format!("{name}, by its name and version"),
         false => format!(
-            "{name}, by the name of its file; the output of {option} does not \
-            confirm that"
+            "{name}, because its file has this name; the output of {option} does \
+            not name {name}"
         ),
     };
     machine.choose("vmm", shown, what);

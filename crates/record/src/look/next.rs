@@ -203,7 +203,7 @@ fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String>
 /// Of a VM that was reset, or whose kernel started another.
 pub const RESTARTED: &str =
     "the guest restarted while vmeter followed it: the report shows only the log of the newest \
-        kernel. vmeter adds all earlier time to the spans that precede this kernel";
+        kernel. The time of the earlier kernels is part of the spans before this kernel";
 
 /// How it is said that the VM was paused.
 pub const PAUSED: &str = "the guest's clock stood still";

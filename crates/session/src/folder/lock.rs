@@ -342,7 +342,7 @@ mod tests {
         symlink(&victim, &lock).unwrap();
         refused("a symbolic link");
         fs::hard_link(&victim, &lock).unwrap();
-        refused("another name");
+        refused("another hard link");
         fs::create_dir(&lock).unwrap();
         refused("a folder");
         fs::write(&lock, "a note").unwrap();

@@ -40,8 +40,8 @@ pub struct TraceStatReport<'a> {
 /// What the columns of the threads are.
 const THREADS: &str =
     "share of the trace's duration; the time before a thread's first event is in no column; \
-        \"not recorded\" is time in which no event shows what the thread did; after a thread's \
-        last event, vmeter counts the thread in the state that this event began";
+        \"not recorded\": no event shows what the thread did; vmeter assumes that a thread stays \
+        in its last state until the trace ends";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [

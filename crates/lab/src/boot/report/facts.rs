@@ -54,7 +54,7 @@ impl BootReport<'_> {
                 Fact::new(
                     "counted",
                     value,
-                    "--watch full; none of the times below come from \
+                    "because of --watch full; none of the times below come from \
                     this boot",
                 )
             }));

@@ -207,7 +207,7 @@ impl BootReport<'_> {
             }
         }
         if !facts.is_empty() {
-            document.heading("Names", "what the spans of these rows are");
+            document.heading("Names", "what each span in these tables is");
             document.push(Block::Facts(facts));
         }
     }

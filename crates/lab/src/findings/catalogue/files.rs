@@ -1,6 +1,6 @@
 //! Files that a remedy makes for a machine of the user's own: an unpacked kernel, an unpacked initrd;
 //! and arguments that it replaces.
-#![allow(clippy::ptr_arg, reason = "all of them are an OwnMaker")]
+#![allow(clippy::ptr_arg, reason = "each of these functions is an OwnMaker")]
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

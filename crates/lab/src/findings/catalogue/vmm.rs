@@ -105,7 +105,7 @@ pub(super) const MONITOR_WAIT: Finding = Finding {
             Some(if stopped {
                 "with -S, the machine stays paused until a launcher lets it run".into()
             } else {
-                "its command line has no -S, so the machine does not start stopped".into()
+                "its command line has no -S, so the guest runs at once".into()
             })
         },
         changes: &[],

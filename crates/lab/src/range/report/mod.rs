@@ -194,7 +194,7 @@ impl<'a> RangeReport<'a> {
             };
             format!(
                 " Not confirmed: the first boots showed a change at {last}, but {runs} new boots \
-                    in all, on both sides of it, do not show the change ({by})."
+                    before and after this commit do not show it ({by})."
             )
         };
         self.result.seen_once.iter().map(one).collect()
@@ -560,9 +560,9 @@ fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
             "With --bisect, vmeter computes for each commit the probability that this commit \
-                made the change. vmeter boots the first and the last commit, and of the \
-                others the commit at which the change is about as likely to come earlier as \
-                later. vmeter names a commit once it is {} likely to have made the change. \
+                made the change. vmeter boots the first and the last commit. In between, \
+                vmeter boots the commit that has about half of the probability before it and \
+                half after it. vmeter names a commit once it is {} likely to have made the change. \
                 \"Nothing changed\" is one of the possible answers. New boots \
                 then measure the size of the change.",
             percent(result.record.confidence)

@@ -80,7 +80,10 @@ impl<'a> TuneReport<'a> {
             Column::number("before", 0),
             Column::number("after", 0),
             Column::number("saved", 0),
-            Column::text("", 1),
+            Column::text("boot time", 1).meaning(
+                "the bars lead from the original's boot time to the tuned machine's: each begins \
+                    where the bar above it ends",
+            ),
         ]);
         let time = |s: f64| Cell::Inline(Quantity::exact(s, Unit::Seconds));
         let whole: f64 = self.result.phases.iter().map(|phase| phase.before.mean).sum();
@@ -144,14 +147,21 @@ impl<'a> TuneReport<'a> {
         let low = ends().filter(|s| s.is_finite()).fold(0.0, f64::min);
         let high = ends().filter(|s| s.is_finite()).fold(0.0, f64::max);
         let share = |s: f64| (s - low) / (high - low);
-        let mut table = Table::new(vec![Column::name("candidate"), Column::text("", 0)]);
-        for (step, predicted, found) in &both {
+        let mut table = Table::new(vec![
+            Column::name("candidate"),
+            Column::text("predicted", 1),
+            Column::number("found", 1),
+            Column::text("", 0),
+        ]);
+        for (step, expected, gain) in &both {
             table.row(vec![
                 Cell::Name(step.id.clone()),
+                Cell::Text(predicted(step)),
+                found(step),
                 Cell::Range {
-                    expected: predicted.ci95.map(share),
-                    found: found.ci95.map(share),
-                    centre: share(found.mean),
+                    expected: expected.ci95.map(share),
+                    found: gain.ci95.map(share),
+                    centre: share(gain.mean),
                 },
             ]);
         }
@@ -200,11 +210,7 @@ impl<'a> TuneReport<'a> {
 
     fn sections(&self, document: &mut Document, all: bool) {
         if let Some(table) = self.waterfall() {
-            document.heading(
-                "Before and after",
-                "means of watched boots; a phase's bar is its saving, on an axis of boot time; \
-                    each row starts from the boot time that the row above reached",
-            );
+            document.heading("Before and after", "means of watched boots");
             document.push(Block::Table(table));
         }
         if let Some(table) = self.steps() {
