@@ -72,8 +72,8 @@ pub(crate) fn advice(
     } else if told > 1 {
         reason.push_str(
             "; vmeter adds up the time to collect the dirty pages and the time of the guest's \
-                writes. In this sum, at least one other tracker does not differ significantly from \
-                this one, but this one needs less host time",
+                writes. By this sum, at least one other tracker is not significantly slower, but \
+                it needs more host time",
         );
     }
     let strategies = strategies(rows);

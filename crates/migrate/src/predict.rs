@@ -258,7 +258,10 @@ mod tests {
         known.postcopy = false;
         (known.workload.written_bytes, known.xbzrle) = (64, 128 << 20);
         let found = predict(&known);
-        assert!(found.converges && found.because.contains("79 bytes for a dirty page"), "{found:?}");
+        assert!(
+            found.converges && found.because.contains("79 bytes for a dirty page"),
+            "{found:?}"
+        );
         known.xbzrle = 64 << 20;
         assert!(!predict(&known).converges, "a cache below the working set holds none of it");
     }

@@ -84,9 +84,9 @@ impl std::fmt::Display for Failure {
             }
             _ => write!(
                 f,
-                "the route of GSI {gsi} is not in the table: commit the batch that adds the \
-                    route before you commit this batch, and remove the route only after this \
-                    batch"
+                "the route of GSI {gsi} is not in the table when this batch is committed: first \
+                    commit the batch that adds the route, then this one, then the one that \
+                    removes it"
             ),
         }
     }

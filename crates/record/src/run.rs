@@ -609,7 +609,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         EventKind::StepStart { step } => Some(format!("init's step {step:?}")),
         EventKind::Reached { symbol } => Some(format!("the guest reached {symbol}")),
         EventKind::RunState { state } => Some(format!("the VMM's state became {state:?}")),
-        EventKind::VmmMain => Some("the VMM's main; vmeter saw nothing of the guest".into()),
+        EventKind::VmmMain => Some("the VMM's main(); vmeter saw nothing of the guest".into()),
         EventKind::VmmExec => Some("the VMM's exec; vmeter saw nothing of the guest".into()),
         EventKind::InitcallLevel { level } => Some(format!("initcall level {level}")),
         EventKind::ModuleLoad { module, .. } => Some(format!("the load of module {module}")),

@@ -122,7 +122,10 @@ pub const MINIMAL: &[Line] = &[
     on("DEBUG_KERNEL", "for KALLSYMS_ALL"),
     on("KALLSYMS_ALL", "vmeter uses data symbols to find the kernel's log and trace in RAM"),
     on("FTRACE", "vmeter times initcalls by tracepoints"),
-    on("ENABLE_DEFAULT_TRACERS", "tracepoints without the function tracer, which slows the boot"),
+    on(
+        "ENABLE_DEFAULT_TRACERS",
+        "tracepoints; left out is the function tracer, which slows the boot",
+    ),
     on("BPF_SYSCALL", "for DEBUG_INFO_BTF"),
     on("DEBUG_INFO_DWARF4", "for DEBUG_INFO_BTF; the booted image has no DWARF"),
     on("DEBUG_INFO_BTF", "to read the kernel's structures in RAM, vmeter needs their types"),

@@ -29,12 +29,12 @@ pub struct Restore {
     pub restore: Option<String>,
     /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
     /// A group (?<nonce>…) in REGEX matches a random number that the guest draws when it boots. If
-    /// a restored guest prints a number that the guest in the snapshot did not print, the restored
-    /// guest booted anew, and the run fails.
+    /// a restored guest prints another number than the guest in the snapshot, it has booted again
+    /// instead of being restored, and the run fails.
     #[arg(long, value_name = "WHAT", conflicts_with = "until")]
     pub ready: Option<String>,
-    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and
-    /// every other file that --create wrote, if the command of --restore names it).
+    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}; a file
+    /// elsewhere also belongs to the snapshot if --create wrote it and --restore names it).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
     /// Ways in which QEMU restores, separated by commas; vmeter uses them in turn (default: all

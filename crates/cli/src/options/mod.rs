@@ -30,7 +30,7 @@ where
     PossibleValuesParser::new(words).try_map(|text| text.parse::<W>())
 }
 
-/// The values that an option lists, each once. `all` means all values. Without names: `None`.
+/// The values in an option's list, without repetitions. `all` means all values. Without names: `None`.
 ///
 /// # Errors
 /// A usage error, if a name is unknown.

@@ -48,9 +48,9 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "each timed from its line in the log to the thread's next line"
+                "the time of an access is from its line in the log to the thread's next line"
             }
-            _ => "each timed from the thread's previous line in the log to its own line",
+            _ => "the time of an access is from the thread's previous line in the log to the access's line",
         };
         let claim = format!(
             "{name} takes {} (median of {} accesses, {bound}): {} in all, {} of the traced time; \

@@ -197,9 +197,9 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     };
     if share(Part::Preempted) > asleep {
         let part = percent(share(Part::Preempted));
-        let text = "of the commits' time, the committing thread was runnable, but another thread \
-            ran";
-        return format!("preemption: for {part} {text}{}", behind(|c| c.preempted_by));
+        let text = "of the commits' time is the committing thread's wait for a CPU on which \
+            another thread runs";
+        return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
     }
     let own = woken + resumed;
     let what = match kworker + at_work {

@@ -253,15 +253,15 @@ fn cause(level: &Level) -> Option<String> {
         Kind::Lock => format!("a lock ({})", found.lock),
         kind => kind.name().replace('-', " "),
     };
+    let vms = plural(u64::from(at_once), "VM");
+    let (who, share) = (&found.who, percent(found.share));
     let than = match found.beyond {
         true => " With the fewest VMs at once, this does not occur.",
         false => "",
     };
     Some(format!(
-        "In a traced warm-up with {} at once, {} of the time of {} goes to this: {kind}.{than} {}",
-        plural(u64::from(at_once), "VM"),
-        percent(found.share),
-        found.who,
+        "vmeter traced a warm-up in which {vms} ran at once. In it, {kind} takes {share} of \
+            {who}'s time.{than} {}",
         found.summary
     ))
 }

@@ -30,7 +30,9 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         }
         let name = match change.shape {
             ChangeShape::Step => name(*last),
-            ChangeShape::Tail => format!("the mean boot since {} (with slow boots)", name(*last)),
+            ChangeShape::Tail => {
+                format!("the mean time of boots since {} (slow boots included)", name(*last))
+            }
             ChangeShape::Creep => {
                 format!("{} (compared with {}; a creep)", name(*last), name(change.before))
             }
@@ -50,8 +52,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
                 format!(
-                    "the mean boot since {} (new boots did not confirm that this commit changed \
-                        the share of slow boots)",
+                    "the mean time of boots since {} (new boots did not confirm that this commit \
+                        changed the share of slow boots)",
                     name(*last)
                 )
             }

@@ -149,8 +149,8 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs; vmeter stops the guest at the destination, lets the guest at \
-                the source continue until both have written equally many pages, and compares the \
+            "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
+                the source runs on until it has written as many pages. vmeter then compares the \
                 RAMs",
         ));
         facts

@@ -88,8 +88,8 @@ impl BootReport<'_> {
         }
         if all().any(|activity| activity.seen_in < self.shown_runs().len()) {
             notes.push(
-                "in runs: the runs in which a source timed the activity and the boot waited for \
-                it; the mean counts 0 for the others",
+                "in runs: how many runs have the activity on their critical path; the mean counts 0 \
+                for the other runs",
             );
         }
         if all().any(|activity| Identity::of(&activity.name).kind == Kind::Several) {

@@ -96,7 +96,7 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| machine.has_no_packed_initrd(),
         changes: &[UserChange::Make("unpacked-initrd", files::unpack_initrd)],
-        gives_up: "a small initrd file: the copy that vmeter makes is not compressed",
+        gives_up: "disk space: vmeter's copy of the initrd is not compressed",
         breaks: &[Keep::Initrd],
         predicts: &[
             Part::Span("kernel:unpack-initrd", 0.3, 0.95),

@@ -22,7 +22,7 @@ pub(super) const ALL: &[Candidate] = &[
         cause: registry::KERNEL_OPTIONS,
         remedy: Remedy {
             changes: &[UserChange::Make("kernel by `vmeter kernel diet`", files::dieted_kernel)],
-            gives_up: "the kernel options that the file `fragment` beside this kernel lists",
+            gives_up: "kernel options; the file `fragment` beside this kernel has the list",
             conflicts: &["kernel-minimal"],
             ..KERNEL
         },

@@ -251,8 +251,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
-            gives_up:
-                "isolated CPUs that nothing interrupts: each expedited grace period interrupts \
+            gives_up: "the quiet of isolated CPUs: each expedited grace period interrupts \
                     every CPU",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE

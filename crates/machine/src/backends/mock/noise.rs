@@ -98,8 +98,8 @@ impl Noise {
         };
         if !valid || words.next().is_some() {
             return Err(format!(
-                "noise {name} {more}: expected a correlation below 1 (ar1) or at least 1 run \
-                    (spell), and nothing after it"
+                "noise {name} {more}: expected one number: below 1 for ar1 (the correlation), \
+                    at least 1 for spell (the number of runs)"
             ));
         }
         Ok(Noise { kind, size, more, slow: 0.0 })
