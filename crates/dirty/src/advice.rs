@@ -73,7 +73,7 @@ pub(crate) fn advice(
         reason.push_str(
             "; vmeter adds up the time to collect the dirty pages and the time of the guest's \
                 writes. By this sum, at least one other tracker is not significantly slower, but \
-                it needs more host time",
+                that tracker needs more host time",
         );
     }
     let strategies = strategies(rows);

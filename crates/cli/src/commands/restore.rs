@@ -33,8 +33,8 @@ pub struct Restore {
     /// instead of being restored, and the run fails.
     #[arg(long, value_name = "WHAT", conflicts_with = "until")]
     pub ready: Option<String>,
-    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}; a file
-    /// elsewhere also belongs to the snapshot if --create wrote it and --restore names it).
+    /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and
+    /// each file outside of {image} that --create wrote and --restore names).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
     /// Ways in which QEMU restores, separated by commas; vmeter uses them in turn (default: all
