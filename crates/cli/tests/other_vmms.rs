@@ -60,7 +60,7 @@ fn the_users_own_firecracker_gets_kernel_parameters_in_a_copy_of_its_file() {
     assert_eq!(told, own, "nothing else is changed");
     assert_ne!(lines(&lab.path("given"))[2], text(&config), "a copy");
     assert!(injected(&run).contains(added), "{}", injected(&run));
-    assert!(injected(&run).contains("RUN/firecracker.json for "), "{}", injected(&run));
+    assert!(injected(&run).contains("RUN/firecracker.json in place of "), "{}", injected(&run));
     assert_eq!(std::fs::read_to_string(&config).expect("there"), own.to_string());
     assert_eq!(run["counts"]["console_bytes"]["n"], 1, "its console is seen");
 

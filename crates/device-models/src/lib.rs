@@ -24,7 +24,7 @@ use vmeter_kvm_probe::kvm_bindings::kvm_regs;
 use vmeter_kvm_probe::{Ring, Stop, VcpuExit, Vm, VmError};
 use worker::Worker;
 
-/// What is wrong with the command port.
+/// How the device slows down accesses to the command port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Model {
     /// Nothing.

@@ -65,8 +65,8 @@ pub(crate) fn advice(
         };
         reason = format!(
             "vmeter adds up the time to collect the dirty pages and the time of the guest's \
-                writes. In this sum, {told} trackers do not differ significantly over {passes} \
-                passes{host}. With the tracker {}, {reason}",
+                writes. By this sum, the fastest {told} trackers do not differ significantly over \
+                {passes} passes{host}. With the tracker {}, {reason}",
             trackers[cheapest[0]].0
         );
     } else if told > 1 {
@@ -210,7 +210,9 @@ mod tests {
         let advice = advised([50e3, 50e3, 900e6], 0.05, 4, &mut rng);
         assert_eq!(advice.trackers.len(), 2, "{advice:?}");
         assert!(!advice.trackers.contains(&TrackerKind::Ring));
-        assert!(advice.reason.contains("2 trackers do not differ significantly over 4 passes"));
+        assert!(advice
+            .reason
+            .contains("fastest 2 trackers do not differ significantly over 4 passes"));
         // One pass tells nothing.
         let advice = advised([1e3, 50e3, 900e6], 0.05, 1, &mut rng);
         assert_eq!((advice.trackers.len(), advice.strategies.len()), (3, 3));

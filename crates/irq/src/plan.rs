@@ -61,7 +61,7 @@ impl IrqPlanned {
     /// The error that there is no such strategy or run in the session.
     pub(crate) fn is_unknown(&self) -> IrqError {
         IrqError::Usage(format!(
-            "session.json: the session did not request the run of strategy {} for {:?}",
+            "session.json: the session did not request this run: strategy {}, purpose {:?}",
             self.strategy, self.purpose
         ))
     }

@@ -113,7 +113,7 @@ fn slow(probe: &Probe) -> String {
                 boot for minutes",
             insns_per_s / 1e6
         ),
-        other => format!("this host's KVM cannot run guest code in kernel mode ({other})"),
+        other => format!("this host's KVM cannot run guest code in kernel mode: {other}"),
     }
 }
 

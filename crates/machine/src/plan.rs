@@ -93,7 +93,8 @@ impl LaunchPlan {
         if let Some(given) = &config.given {
             let shown = path.display();
             let given = given.display();
-            self.injected.push(format!("{shown} for {given} (a copy with these parameters)"));
+            self.injected
+                .push(format!("{shown} in place of {given} (a copy of it with these parameters)"));
         }
         argv::set_long(&mut self.argv, config.argument, path.as_os_str());
         Ok(())

@@ -290,7 +290,7 @@ fn command_lines_of_the_users_own() {
     assert_eq!(told["boot-source"]["boot_args"], format!("mine=1 {}", WORDS.join(" ")));
     assert_eq!(told["vsock"]["guest_cid"], 3);
     assert_eq!(std::fs::read_to_string(&config).expect("there"), text, "left alone");
-    assert!(plan.injected[1].contains("firecracker.json for "), "{:?}", plan.injected);
+    assert!(plan.injected[1].contains("firecracker.json in place of "), "{:?}", plan.injected);
 
     let by_api = host.describe(&own(&[&firecracker, "--api-sock", "/run/fc"])).expect("described");
     assert!(by_api.chosen.iter().any(|c| c.value == "by the API"), "{by_api:?}");

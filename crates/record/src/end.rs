@@ -404,8 +404,8 @@ fn and_left(exit: &Exit, what: &str) -> String {
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
         said += &format!(
-            "{LEFT}vmeter also ended {ended}: the launcher of {ended} was still running, and a VM \
-                is part of the run until its launcher ends"
+            "{LEFT}vmeter also ended {ended}, which was still part of the run because its launcher \
+                was still running"
         );
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {

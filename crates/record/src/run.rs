@@ -234,7 +234,7 @@ pub fn run(mut request: Request<'_>, stopper: &Stopper) -> Result<RunRecord, Lau
         warnings.push(format!(
             "--until systemd-ready: systemd did not report on the console that it reached a \
                 target. If the guest's kernel command line has `quiet`, systemd reports targets \
-                only if the line also has {SYSTEMD_SAYS}: add this {}",
+                only if the line also has {SYSTEMD_SAYS}. Add {SYSTEMD_SAYS} {}",
             loader_file::of_console(&request.context.dir.join(console::FILE))
         ));
     }
@@ -662,7 +662,7 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
         warnings.push(format!(
             "the launched program {name} did not exec the VMM, and vmeter saw none of the \
                 program's children execute {vmm}*. If one of these children is the VMM, vmeter \
-                did not record it: make `exec {vmm}… …` the last line of the wrapper script"
+                did not record it: in the last line of the wrapper script, start {vmm}* by `exec`"
         ));
     }
 }

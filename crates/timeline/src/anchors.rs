@@ -239,11 +239,14 @@ impl<'a> Anchors<'a> {
 
     fn conflict(&self, anchor: Anchor, offer: Stamp<'a>) -> String {
         let (before, after) = self.neighbours(anchor);
-        let against = before.filter(|b| offer.at < b.at).or(after);
-        let words = anchor.words();
+        let (which, against) = match before.filter(|before| offer.at < before.at) {
+            Some(before) => ("an earlier", Some(before)),
+            None => ("a later", after),
+        };
         format!(
-            "{words} at {:.6} s ({}) is out of order with the moment at {}, so vmeter left out \
-             {words}",
+            "vmeter left out {} at {:.6} s ({}). It is out of order: {which} moment of the boot is \
+             at {}",
+            anchor.words(),
             seconds(offer.at),
             offer.source,
             against.map_or_else(String::new, |s| format!("{:.6} s ({})", seconds(s.at), s.source)),

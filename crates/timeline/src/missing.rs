@@ -226,8 +226,8 @@ fn reason((facts, anchors): (&RunIndex<'_>, &Anchors<'_>), start: i64, end: i64)
         Some(Anchor::KernelEntry | Anchor::Initcalls) => KERNEL_UNSEEN,
         Some(Anchor::Userspace | Anchor::Programs) => {
             "user space: in this time vmeter saw no step of init and no console line of a program. \
-                The tree shows a process only if no other process ran at the same time; --tree \
-                lists the others under \"Off the critical path\""
+                Processes that ran at the same time as others are not shown here; --tree lists \
+                them under \"Off the critical path\""
         }
         Some(Anchor::Kexec) => "the second kernel: no console line shows what it did",
         Some(Anchor::Panic | Anchor::Shutdown | Anchor::Exiting | Anchor::Resumed) => {

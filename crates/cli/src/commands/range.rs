@@ -90,7 +90,7 @@ pub struct Range {
     pub command: Vec<String>,
 }
 
-/// Measures or searches a range, shows and exports what it found.
+/// Measures or searches a range, then shows and exports the result.
 ///
 /// # Errors
 /// As [`vmeter_lab::range::range`]; an export that cannot be written.

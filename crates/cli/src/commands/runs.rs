@@ -20,7 +20,7 @@ const SHOWN: usize = 20;
 /// `vmeter runs`.
 #[derive(Debug, Subcommand)]
 pub enum Runs {
-    /// List saved sessions with their dates, machines, numbers of runs and times.
+    /// List saved sessions, each with its date, machine, number of runs and mean time.
     List(List),
     /// Show when each machine became slower or faster over its saved sessions.
     Trend(Trend),

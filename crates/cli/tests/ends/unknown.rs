@@ -36,7 +36,7 @@ fn an_end_that_nothing_tells_is_called_unknown() {
     let ran = guests.lab.run(&["runs", "trend", text(&good), text(&bad)]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
     assert!(
-        ran.stdout.contains("2 sessions left out, because vmeter does not know how"),
+        ran.stdout.contains("vmeter left out 2 sessions, because it does not know how"),
         "{}",
         ran.stdout
     );

@@ -73,8 +73,8 @@ impl UnbufferedConsole {
             chain.push(view.link(
                 key.file,
                 format!(
-                    "before each byte, the driver reads the line status: {} more exits, {} in \
-                        all",
+                    "before each byte, the driver reads the line status: these reads cause {} \
+                        more exits, which take {} in all",
                     polled.count,
                     view.time(polled.total as f64)
                 ),
@@ -88,7 +88,8 @@ impl UnbufferedConsole {
             key: Some(key),
             saving,
             summary: format!(
-                "the guest's console causes an exit for each byte: {} bytes on {name}, {} exits, {}",
+                "the guest's console causes an exit for each byte: {} bytes on {name} take {} exits and \
+                 {} in all",
                 subject.count,
                 subject.count + polls.0,
                 view.time(saving as f64)

@@ -76,7 +76,7 @@ impl Gap {
         }
         let name = view.subject(key);
         let claim = format!(
-            "the longest of the {} of {name} takes {} ({}× the median, {} of the traced time); it begins \
+            "of the {} of {name}, the longest takes {} ({}× the median, {} of the traced time); it begins \
                 {} into the trace",
             plural(subject.count, "instance"),
             view.time(ticks as f64),

@@ -72,8 +72,8 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "{times} times, the log's next line after {before} is {after}: the time between the \
-                two lines is {} in all ({} of the log's time), {} on average. Between other \
+            "in the log, {after} is the line right after {before} {times} times: the time between \
+                the two lines is {} in all ({} of the log's time), {} on average. Between other \
                 lines, {} go by on average",
             view.time(ticks as f64),
             brief_percent(share),

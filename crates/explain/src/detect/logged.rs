@@ -48,13 +48,13 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "the time of an access is from its line in the log to the thread's next line"
+                "The time of an access is from its line in the log to the thread's next line"
             }
-            _ => "the time of an access is from the thread's previous line in the log to the access's line",
+            _ => "The time of an access is from the thread's previous line in the log to the access's line",
         };
         let claim = format!(
-            "{name} takes {} (median of {} accesses, {bound}): {} in all, {} of the traced time; \
-                the log does not show how long the guest runs in this time",
+            "{name} takes {} (median of {} accesses), in all {}, which is {} of the traced time. \
+                {bound}; the log does not show how long the guest runs in this time",
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),

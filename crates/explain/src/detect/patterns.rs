@@ -126,9 +126,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let claim = format!(
             "of {} calls of {name}, the n-th moves ({} + {} × n) bytes (linear fit, R² {}). \
                 Together these calls move {} bytes, a total that grows with the square \
-                of the number of calls. The {names} calls take {}; \
-                together with the calls by which these threads open, truncate or rename files, \
-                they take {}",
+                of the number of calls. The {names} calls take {}, \
+                and {} together with these threads' calls that open, truncate or rename files",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -142,11 +141,13 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
             subject: who.clone(),
             saving: moving.saturating_add(opening),
             summary: format!(
-                "each {names} of {who} moves more bytes than the one before: {} at the end",
+                "each {names} of {who} moves more bytes than the one before: the last one moves {}",
                 number(growth.last)
             ),
             chain: vec![link(view, call.file(), claim, calls.count, calls.ticks, calls.worst)],
-            suggestion: format!("{names} only the new data (append), not everything so far"),
+            suggestion: format!(
+                "call {names} for the new data only (append), not for everything so far"
+            ),
             confirm: format!("strace -f -e trace={name} -p PID"),
             ..Candidate::default()
         })
@@ -184,7 +185,7 @@ fn grows(
     } else {
         (
             format!(
-                "each {name} of {who} takes longer than the one before: {} at the end",
+                "each {name} of {who} takes longer than the one before: the last one takes {}",
                 view.time(growth.last)
             ),
             format!(
@@ -352,9 +353,9 @@ fn hand_over(
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} to wake it, once every {round} on average; the waiter \
-            computes for {computing} of its recorded time ({}), and spends the rest of that time \
-            on calls, wake-ups and waits for a CPU",
+        "{} waits {count} times for {} to wake it, once every {round} on average; of the \
+            {} that the trace records of the waiter, it computes for {computing}, and spends the \
+            rest on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)

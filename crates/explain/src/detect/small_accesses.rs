@@ -64,14 +64,14 @@ impl SmallAccesses {
         let what = if logged { "a call of the device model" } else { "an exit" };
         let every = view.evidence.span() as f64 / subject.count as f64;
         let bound = if logged {
-            "the log does not show how long the guest runs in this time"
+            "The log does not show how long the guest runs in this time"
         } else {
-            "counted from each exit to the guest's next entry; in a KVM trace without kvm_exit, \
-                from kvm_userspace_exit to the next KVM_RUN"
+            "The times are from each exit to the guest's next entry; in a KVM trace without \
+                kvm_exit, from kvm_userspace_exit to the next KVM_RUN"
         };
         let claim = format!(
-            "{count} of all {} accesses are these {verb}, one every {}; together they take {}, {} \
-                of the traced time ({bound}); no single access is slow (median {})",
+            "these {verb} are {count} of all {} accesses, one every {}; together they take {} ({} \
+                of the traced time); no single access is slow (median {}). {bound}",
             grouped(&accesses.to_string()),
             view.time(every),
             view.time(subject.total as f64),
@@ -85,7 +85,7 @@ impl SmallAccesses {
             key: Some(key),
             saving: subject.total,
             summary: format!(
-                "the guest {verb} {register} unit by unit: {count} {verb}, {what} each; together \
+                "the guest {verb} {register} unit by unit: each of {count} {verb} costs {what}; together \
                     they take {} of the traced time",
                 brief_percent(share),
             ),

@@ -64,7 +64,7 @@ impl Cause<'_> {
                         format!("loses its CPU to softirq {}", self.name(work))
                     }
                     None if call.is_some() => {
-                        format!("waits{inside} until each CPU has run {}", self.name(work))
+                        format!("waits{inside} until each CPU has run the work function {}", self.name(work))
                     }
                     None => format!("runs {}{grace}", self.name(work)),
                 }
@@ -115,7 +115,7 @@ impl Cause<'_> {
                 false => "waits for the disk in page faults of a mapped file".into(),
             },
             End::Disk => match kernel {
-                Some(kernel) => format!("waits{inside} for the disk and {kernel}"),
+                Some(kernel) => format!("waits{inside} for the disk and for the kernel's {kernel}"),
                 None if self.reclaims() && !syncs(self.call()) => {
                     format!("waits{inside} for the disk: too little memory, pages are reclaimed")
                 }
@@ -131,8 +131,8 @@ impl Cause<'_> {
                 grouped(&count.to_string())
             ),
             End::Held => match call {
-                Some(call) => format!("lets it go on by {}", self.name(call)),
-                None => "lets it go on; the trace does not show what that thread did meanwhile".into(),
+                Some(call) => format!("lets the waiting thread go on by {}", self.name(call)),
+                None => "lets the waiting thread go on; the trace does not show what it did before that".into(),
             },
             End::Interrupt => format!(
                 "sleeps{inside} until an interrupt of a timer or a device, {} times, {} each",
@@ -140,11 +140,11 @@ impl Cause<'_> {
                 self.each()
             ),
             End::Deep if self.reclaims() => {
-                format!("sleeps{inside} for a disk (D): memory is short, and the kernel reclaims \
-                    this program's pages")
+                format!("waits{inside} for a disk (state D): memory is short, and the kernel \
+                    reclaims this program's pages")
             }
             End::Deep => format!(
-                "sleeps{inside} for a disk, a lock or a worker of the kernel (D); what wakes it is not recorded"
+                "waits{inside} for a disk, a lock or a kworker (state D); what wakes it is not recorded"
             ),
             End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
         }

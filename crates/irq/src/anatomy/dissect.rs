@@ -93,12 +93,8 @@ impl Step {
                 format!("{} begins {}", thread(by), function(f))
             }
             Step::Start(by, f, Some(before)) => {
-                format!(
-                    "{} begins {}, on a CPU that ran {} before",
-                    thread(by),
-                    function(f),
-                    thread(before)
-                )
+                let (by, function, before) = (thread(by), function(f), thread(before));
+                format!("{by} begins {function}, on a CPU that ran {before} until then")
             }
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),

@@ -219,8 +219,8 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     pieces.sort_by(|a, b| b.0.total_cmp(&a.0));
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
-    let waits = percent(waits);
-    format!("{what}: of the commits' time, {waits} is waiting: {}", pieces.join(", "))
+    let (pieces, waits) = (pieces.join(", "), percent(waits));
+    format!("{what}: of their time, the commits wait {pieces}; {waits} in all")
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

@@ -79,8 +79,8 @@ impl<'a> IrqReport<'a> {
             let most = grouped(&self.most_fitted().to_string());
             text += &match own == other {
                 true => format!(
-                    " Up to {most} vectors, the two times grow {own} with the number \
-                    n of vectors."
+                    " Up to {most} vectors, the time of each of these two grows {own} \
+                    with the number n of vectors."
                 ),
                 false => format!(
                     " Up to {most} vectors, the time of {} grows {own} with the number n of \

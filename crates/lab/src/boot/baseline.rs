@@ -42,7 +42,7 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     ));
     if !changed.is_empty() {
         return Err(format!(
-            "these inputs of its boots have changed since its session: {}",
+            "since the baseline's session, these inputs of its boots have changed: {}",
             changed.join(", ")
         ));
     }

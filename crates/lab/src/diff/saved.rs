@@ -67,7 +67,7 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
     let logs = [&a, &b].map(|side| side.totals().iter().map(|t| t.ln()).collect::<Vec<f64>>());
     let squares: f64 = logs.iter().map(|logs| sum_squares(logs)).sum();
     let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
-    let there = format!("there are {} and {}", logs[0].len(), logs[1].len());
+    let there = format!("there are {} and {} runs", logs[0].len(), logs[1].len());
     let needed = if freedom == 0 || !squares.is_finite() {
         format!("The saved runs are too few to show how much run times scatter: {there}")
     } else {

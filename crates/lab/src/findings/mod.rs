@@ -173,7 +173,7 @@ fn chosen(ids: &[String]) -> Result<Vec<&'static Finding>> {
     let one = |id: &String| {
         catalogue::named(id).ok_or_else(|| {
             let known: Vec<&str> = CATALOGUE.iter().map(|finding| finding.cause.id).collect();
-            usage(format!("no finding is called {id:?}; there are {}", known.join(", ")))
+            usage(format!("no finding is called {id:?}; the findings are {}", known.join(", ")))
         })
     };
     let mut found: Vec<&Finding> = ids.iter().map(one).collect::<Result<_>>()?;

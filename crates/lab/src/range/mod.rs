@@ -215,18 +215,20 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     }
     if options.range.as_ref().is_some_and(|range| *range != record.range) {
         return Err(usage(format!(
-            "{} belongs to {}: resume it without a range of commits",
+            "{} measures the commits {}: resume it without a range of commits",
             session.dir.display(),
             record.range
         )));
     }
     let own = session.record.shard.as_ref().map(|own| own.shard);
     if own.is_some() && options.bisect || options.runs.shard.is_some_and(|s| Some(s) != own) {
-        let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
-        return Err(usage(format!(
-            "{} is {what}: resume it without --shard and --bisect",
-            session.dir.display()
-        )));
+        let dir = session.dir.display();
+        return Err(usage(match own {
+            Some(own) => {
+                format!("{dir} is shard {own} of a range: resume it without --shard and --bisect")
+            }
+            None => format!("{dir} is not a shard of a range: resume it without --shard"),
+        }));
     }
     session.take_over()?;
     session.save()?;

@@ -430,8 +430,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("this session's guests were restored, not booted; vmeter show puts its machines side \
-            by side")
+        Err("this session's guests were restored, not booted; vmeter show puts the session's \
+            machines side by side")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -189,15 +189,15 @@ fn warnings_of(points: &[SweepPoint], session: &Session, finished: &[SavedRun]) 
             warnings.push(format!("{}: no run reached its end", point.label));
         } else if Ends::of_swept(point.runs.iter()).is_unknown() {
             warnings.push(format!(
-                "{}: vmeter does not know how its guest ended, {TO_LEARN_IT}; vmeter does not use \
-                    this point to compute the growth",
+                "{}: vmeter does not use this point to compute the growth, because it does not \
+                    know how the point's guest ended, {TO_LEARN_IT}",
                 point.label
             ));
         } else if !is_like(points, point) {
             warnings.push(format!(
-                "{}: this point ended differently from the first point, so vmeter does not use it to \
-                    compute the growth. To compare all points, give an --until that all of them \
-                    reach",
+                "{}: the runs at this point ended differently from the runs at the first point, so \
+                    vmeter does not use this point to compute the growth. To compare all points, \
+                    give an --until that all of them reach",
                 point.label
             ));
         }

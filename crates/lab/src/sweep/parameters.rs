@@ -212,8 +212,8 @@ fn unused(name: &str, is_option: bool) -> anyhow::Error {
         ));
     }
     usage(format!(
-        "the parameter {name:?} changes nothing: it is no machine option ({}), and no --append, \
-         --prepare or command line after -- contains {{{name}}}",
+        "the parameter {name:?} changes nothing: no --append, --prepare or command line after -- \
+         contains {{{name}}}, and {name:?} is not a machine option; the machine options are {}",
         OPTIONS.join(", ")
     ))
 }

@@ -92,9 +92,9 @@ impl Measurement for SweepOptions {
     ) -> Result<Ready> {
         let own = record.shard.as_ref().map(|own| own.shard);
         if !record.machines.is_empty() && self.runs.shard.is_some() && self.runs.shard != own {
-            let what = own.map_or("no shard".to_owned(), |own| format!("shard {own}"));
+            let what = own.map_or("not a shard".to_owned(), |own| format!("shard {own}"));
             return Err(usage(format!(
-                "--shard: the session is {what}: resume it without --shard"
+                "--shard does not fit this session, which is {what}; resume it without --shard"
             )));
         }
         let prepared: Vec<Prepared> = if record.machines.is_empty() {

@@ -184,14 +184,14 @@ impl Report for TrendReport<'_> {
             }
         }
         if self.result.too_few > 0 {
-            let few = plural(self.result.too_few as u64, "machine");
-            let text = format!("{few} with fewer than four sessions: left out");
+            let machines = plural(self.result.too_few as u64, "machine");
+            let text = format!("vmeter left out {machines} with fewer than four sessions");
             notices.push(Notice::new(NoticeKind::Note, text));
         }
         if self.result.ends_not_known > 0 {
-            let some = plural(self.result.ends_not_known as u64, "session");
+            let sessions = plural(self.result.ends_not_known as u64, "session");
             let text = format!(
-                "{some} left out, because vmeter does not know how their guests \
+                "vmeter left out {sessions}, because it does not know how their guests \
                 ended"
             );
             notices.push(Notice::new(NoticeKind::Note, text));

@@ -162,8 +162,8 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
         true if !may_ask => format!("{name}, by its name"),
         true => format!("{name}, by its name and version"),
         false => format!(
-            "{name}, because its file has this name; the output of {option} does \
-            not name {name}"
+            "{name}, by its file name only: the output of {option} does not mention \
+            {name}"
         ),
     };
     machine.choose("vmm", shown, what);

@@ -150,8 +150,8 @@ impl<'a> MigrateReport<'a> {
             "memory after",
             value,
             "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
-                the source runs on until it has written as many pages as the stopped guest. \
-                vmeter then compares the RAMs",
+                the source runs on until it has written as many pages as the stopped guest had \
+                written. vmeter then compares the RAMs",
         ));
         facts
     }
@@ -281,7 +281,7 @@ impl Report for MigrateReport<'_> {
                 start of a row is its highest value; ─: nothing more to send",
         );
         document.push(Block::Curves(self.curves(detail)));
-        document.heading("Predicted", "from dirty rate and bandwidth alone");
+        document.heading("Predicted", "before the migration, from the guest and the settings");
         document.push(Block::Table(self.predictions()));
         document.heading("Rounds", ROUNDS_NOTE);
         document.push(Block::Table(self.rounds(detail)));

@@ -261,7 +261,7 @@ impl Live for Recording {
                 0,
             ),
             Extent::Light | Extent::Full => (
-                "CLOCK_MONOTONIC, which the plugin reads when the vCPU reaches the stamped address",
+                "CLOCK_MONOTONIC, which the plugin reads when the vCPU reaches a listed address",
                 ERROR_NS,
             ),
         };

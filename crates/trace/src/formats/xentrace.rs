@@ -279,7 +279,7 @@ impl Reader {
             }
             LOST_RECORDS => self.losses.uncounted_gaps += 1,
             CPU_END if stream.incomplete > 0 => self.losses.missing.push(format!(
-                "CPU {}: {} of its windows end within a record",
+                "CPU {}: {} of the file's parts for this CPU end in the middle of a record",
                 stream.cpu, stream.incomplete
             )),
             _ => {}

@@ -6,7 +6,7 @@ use super::table::{Cell, Table};
 use super::Stats;
 use crate::format::{EventReader, Losses, Tick};
 use crate::names::{port, svm_exit, vmx_exit, DeviceMap};
-use crate::ops::NameId;
+use crate::ops::{NameId, BETWEEN_TRIES};
 use crate::peers::Peers;
 use crate::walk::vcpu::{VcpuId, DOMAIN_RUNSTATES, WAYS};
 use crate::walk::xen::{Vcpu, Xen, IDLE_DOMAIN};
@@ -372,8 +372,9 @@ fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, sca
     report.hypercalls = named(&tables.hypercalls);
     report.syscalls = shared(&tables.syscalls);
     report.ioctls = shared(&tables.ioctls);
-    // What a futex waits for is no ioctl's request.
-    report.ioctls.retain(|row| !row.name.starts_with("futex("));
+    // What futex is called for, and naps between tries of a call, are parts of other calls.
+    let is_ioctl = |name: &str| !name.starts_with("futex(") && !name.contains(BETWEEN_TRIES);
+    report.ioctls.retain(|row| is_ioctl(&row.name));
     report.irqs = shared(&tables.irqs);
     report.vectors = shared(&tables.vectors);
     report.ipis = shared(&tables.ipis);

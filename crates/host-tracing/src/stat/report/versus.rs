@@ -25,7 +25,7 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
             "{} {a} and {b}, differ in {} of {} rows; the durations differ in {slower} of these \
-             rows. The largest difference of time: {} {}.",
+             rows. The row with the largest difference of time is {} {}.",
             if versus.is_of_two() { "Two recordings," } else { "Two machines, recorded in" },
             found.len(),
             versus.rows.len(),

@@ -214,7 +214,7 @@ fn outlier_notice(machine: &BenchMachine) -> Option<Notice> {
         })
         .collect();
     let text = format!(
-        "{}: all figures include these outliers: {}; a quiet host or --pin reduces outliers",
+        "the figures of {} include these outliers: {}; a quiet host or --pin reduces outliers",
         machine.label,
         named.join(", ")
     );

@@ -89,7 +89,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Unit, &[],                       "mask it, or order it later"),
     (Kind::Stop, &[],                       "its ExecStop=, or TimeoutStopSec="),
     (Kind::Program, &[],                    "this program"),
-    (Kind::AfterLine, &[],                  "see what follows this line"),
+    (Kind::AfterLine, &[],                  "see what runs after this line"),
     (Kind::LinesFrom, &[],                  "fewer lines on the console"),
     (Kind::Init, &[],                       "this step of init"),
     (Kind::Shutdown, &[],                   "fewer services to stop"),

@@ -21,8 +21,8 @@ fn all_modules(builder: &MachineBuilder<'_>, spec: &mut MachineSpec) -> Result<(
     let cache = builder.cache.join("appliances");
     let build = |spec| vmeter_appliance::build_in(&cache, spec).map_err(|e| e.to_string());
     if build(&usual)?.sha256 == build(&all)?.sha256 {
-        return Err("this kernel's virtio modules need no module that the blacklist names (the \
-            kernel has no drm and no sound): both initramfs are the same"
+        return Err("the blacklist has no effect: this kernel's virtio modules need none of the \
+            blacklisted modules (the kernel has no drm and no sound)"
             .into());
     }
     builder.initramfs(spec, &all)

@@ -188,7 +188,7 @@ impl<'a> RangeReport<'a> {
             let Some(runs) = change.sizing else {
                 return format!(
                     " Between {} and {last} the time changes, but these runs do not show in which \
-                        direction ({by}): make more runs of each commit (--resume with --runs N).",
+                        direction (estimate and 95 % CI: {by}): make more runs of each commit (--resume with --runs N).",
                     self.named(change.before)
                 );
             };
