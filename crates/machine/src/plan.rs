@@ -93,8 +93,9 @@ impl LaunchPlan {
         if let Some(given) = &config.given {
             let shown = path.display();
             let given = given.display();
-            self.injected
-                .push(format!("{shown} in place of {given} (a copy of it with these parameters)"));
+            self.injected.push(format!(
+                "{shown} in place of {given} (the new file is a copy with these parameters)"
+            ));
         }
         argv::set_long(&mut self.argv, config.argument, path.as_os_str());
         Ok(())

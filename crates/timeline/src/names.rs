@@ -86,7 +86,7 @@ pub const MEANINGS: &[(&str, &str)] = &[
     ("stop *",              "systemd stops this unit"),
     ("exec *",              "the guest runs this program"),
     ("after: *",            "time after this console line, while no program of the tree runs"),
-    ("lines from: *",       "programs print many console lines; the name has the first of them"),
+    ("lines from: *",       "programs print many console lines; the name contains the first of these lines"),
     ("wait-for-a-person*",  "the guest waits for a passphrase"),
     ("shutdown",            "from the first sign that the guest shuts down to the VMM's call of exit"),
     ("shutdown:guest",      "the guest shuts down, up to its power-off"),

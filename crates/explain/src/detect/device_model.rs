@@ -168,8 +168,8 @@ impl DeviceModel {
         let named = irqs.iter().filter(|(sym, _)| !view.name(**sym).contains("timer"));
         let named = named.take(3).map(|(sym, count)| format!("{count} of {}", view.name(**sym)));
         let claim = format!(
-            "in dom0, {model} starts to run on an idle CPU {from_idle} times; without \
-                timers, dom0's most frequent interrupts are {}",
+            "in dom0, {model} starts to run on an idle CPU {from_idle} times; dom0's \
+                most frequent interrupts, apart from timers, are {}",
             named.collect::<Vec<_>>().join(", ")
         );
         Some(view.link(tid.file, claim, (from_idle, 0), &[], &[]))

@@ -72,7 +72,7 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "in the log, {after} is the line right after {before} {times} times: the time between \
+            "{times} times in the log, {after} is the line right after {before}: the time between \
                 the two lines is {} in all ({} of the log's time), {} on average. Between other \
                 lines, {} go by on average",
             view.time(ticks as f64),

@@ -353,9 +353,9 @@ fn hand_over(
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} to wake it, once every {round} on average; of the \
-            {} that the trace records of the waiter, it computes for {computing}, and spends the \
-            rest on calls, wake-ups and waits for a CPU",
+        "{} waits {count} times for {} to wake it, once every {round} on average; the \
+            trace records {} of the waiter's time: it computes for {computing} of this time, and \
+            spends the rest on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)

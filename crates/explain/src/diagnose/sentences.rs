@@ -131,8 +131,8 @@ impl Cause<'_> {
                 grouped(&count.to_string())
             ),
             End::Held => match call {
-                Some(call) => format!("lets the waiting thread go on by {}", self.name(call)),
-                None => "lets the waiting thread go on; the trace does not show what it did before that".into(),
+                Some(call) => format!("calls {}, which lets the waiting thread go on", self.name(call)),
+                None => "does something that the trace does not show, then lets the waiting thread go on".into(),
             },
             End::Interrupt => format!(
                 "sleeps{inside} until an interrupt of a timer or a device, {} times, {} each",

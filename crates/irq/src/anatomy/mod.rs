@@ -220,7 +220,7 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     let pieces: Vec<String> =
         pieces.into_iter().map(|(share, text)| format!("{} {text}", percent(share))).collect();
     let (pieces, waits) = (pieces.join(", "), percent(waits));
-    format!("{what}: of their time, the commits wait {pieces}; {waits} in all")
+    format!("{what}: the commits spend {waits} of their time on waits: {pieces}")
 }
 
 /// The thread named most often, the idle thread left out; kworkers are one.

@@ -150,8 +150,8 @@ impl<'a> MigrateReport<'a> {
             "memory after",
             value,
             "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
-                the source runs on until it has written as many pages as the stopped guest had \
-                written. vmeter then compares the RAMs",
+                the source runs on until it has written as many pages as the guest at the \
+                destination had written when vmeter stopped it. vmeter then compares the RAMs",
         ));
         facts
     }
