@@ -18,7 +18,7 @@ const VGA: (u64, u64) = (640 << 10, MIB);
 pub enum Layout {
     /// One mapping, low RAM first.
     LowHigh,
-    /// Two mappings that the kernel merges, high RAM first.
+    /// Two mappings that the kernel merges; high RAM is at the lower address.
     HighLow,
     /// Two mappings, apart.
     Apart,
