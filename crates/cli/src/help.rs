@@ -98,7 +98,7 @@ const SCREENS: &[Screen] = &[
     screen(
         "tune",
         &[
-            ("budget", "Time for all boots [default: 15m]"),
+            ("budget", "Limit of the total time of all boots [default: 15m]"),
             ("worth", "Smallest gain worth a change, % [default: 1]"),
             ("keep", "What to keep, e.g. acpi,console,network"),
             ("allow", "insecure: also try less safe changes"),
@@ -126,7 +126,7 @@ const SCREENS: &[Screen] = &[
         &[
             ("create", "Command that makes the snapshot in {image}"),
             ("restore", "Command that restores the snapshot"),
-            ("ready", "The guest's first answer, line:REGEX"),
+            ("ready", "line:REGEX that matches the guest's first answer"),
             ("method", "loadvm, incoming, shared, mapped-ram"),
             ("cold", "Drop the snapshot from the page cache first"),
             ("concurrency", "Start N at once, e.g. 1,2,4,8"),
@@ -141,7 +141,7 @@ const SCREENS: &[Screen] = &[
         "runs list",
         &[
             ("machine", "Only machines with this setting"),
-            ("command", "Only this command's sessions, e.g. boot"),
+            ("command", "Only sessions of the given command, e.g. boot"),
             ("since", "Only sessions since a date (2026-05-01), or of the last days (30d)"),
             ("limit", "Show at most N sessions [default: 20]"),
         ],
@@ -322,7 +322,7 @@ const SCREENS: &[Screen] = &[
         "kernel build",
         &[
             ("config", "debian, custom or minimal"),
-            ("from", "Boot of the full kernel, for --config custom"),
+            ("from", "Saved boot of the full kernel, for --config custom"),
             ("source", "Sources [default: Debian's linux-source]"),
             ("jobs", "Compilers at once [default: one per CPU]"),
         ],

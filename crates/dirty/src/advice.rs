@@ -60,7 +60,7 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         let host = match told > cheapest.len() {
-            true => "; of these trackers, the ones named here need the least host time",
+            true => "; of these trackers, vmeter recommends those with the least host time",
             false => "",
         };
         reason = format!(

@@ -30,8 +30,8 @@ pub fn warnings(result: &ExplainResult, sources: &[Read], clocks: &Clocks) -> Ve
     }
     for file in result.files.iter().filter(|file| file.alignment.method == "none") {
         all.push(format!(
-            "{}: its clock ({}) could not be related to that of {}: record both with \
-             trace_clock=x86-tsc, or explain it alone",
+            "{}: this file's clock ({}) could not be related to that of {}: record both files \
+             with trace_clock=x86-tsc, or explain this file alone",
             file.file,
             file.clock,
             result.files.first().map_or("the first file", |first| first.file.as_str())

@@ -387,7 +387,7 @@ fn a_connection_that_nobody_answers_is_told_by_its_port() {
     };
     let result = connects("TCP_SYN_SENT");
     let summary = &result.findings[0].summary;
-    for what in ["client", "connect", "port 8124", "8 times"] {
+    for what in ["client", "connect", "port 8124", "8 SYNs"] {
         assert!(summary.contains(what), "{what}: {summary}");
     }
     assert!(!kinds(&connects("TCP_ESTABLISHED")).contains(&"network"), "8 are an accident");

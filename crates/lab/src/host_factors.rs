@@ -115,8 +115,8 @@ fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
     (listed.len() > 1).then(|| {
         format!(
             "the hosts have different CPU models ({}): vmeter divides all times of a host by one \
-                factor. This is wrong for a phase whose time differs between the hosts by another \
-                factor",
+                factor. If a phase needs a different factor, the divided times of this phase are \
+                wrong",
             listed.join("; ")
         )
     })

@@ -70,7 +70,7 @@ pub fn choose(
         AskedAccel::Only(Accel::Icount) => need(Accel::Icount).map(|()| {
             choice(
                 Accel::Icount,
-                "--accel icount: time is counted in instructions, the same in every run",
+                "--accel icount: guest time is an instruction count, so it is equal in every run",
             )
         }),
         AskedAccel::Only(Accel::Kvm) => {

@@ -20,9 +20,9 @@ const XBZRLE_MIB: u64 = 64;
 /// Names that can be set, with what they are.
 pub const NAMES: [(&str, &str); 16] = [
     ("dirty-rate", "MB/s"),
-    ("working-set", "MiB that are dirtied in turn"),
+    ("working-set", "MiB that the guest writes in a loop"),
     ("resident", "MiB that hold data"),
-    ("written-bytes", "of each page that is dirtied, 8 to 4096"),
+    ("written-bytes", "bytes that the guest changes in each dirtied page, 8 to 4096"),
     ("bandwidth", "limit, MB/s, 0 for none"),
     ("downtime-limit", "ms"),
     ("xbzrle", "on, off, or the cache's MiB"),

@@ -136,8 +136,8 @@ pub(crate) fn judge(run: &Run<'_>, clues: &EndEvidence, last: impl FnOnce() -> S
     if end.cause == Cause::Exit && run.known_vmm && outcome == Outcome::Done {
         warnings.push(
             "vmeter does not know how the guest ended, only that its VMM exited with status 0. A \
-                console on standard output would show how, and so would the monitor, which \
-                vmeter does not add with --no-inject"
+                console on standard output would show the guest's end. The monitor would show \
+                it too, but with --no-inject vmeter does not add a monitor"
                 .into(),
         );
     }

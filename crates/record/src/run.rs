@@ -662,7 +662,7 @@ fn warn_of_forks(exit: &Exit, request: &Request<'_>, warnings: &mut Vec<String>)
         warnings.push(format!(
             "the launched program {name} did not exec the VMM, and vmeter saw none of the \
                 program's children execute {vmm}*. If one of these children is the VMM, vmeter \
-                did not record it: in the last line of the wrapper script, start {vmm}* by `exec`"
+                did not record it. Put `exec` before {vmm}* in the last line of the wrapper script"
         ));
     }
 }

@@ -84,7 +84,7 @@ impl Anchor {
             Anchor::KernelEntry => "the kernel's entry",
             Anchor::Initcalls => "the first initcall",
             Anchor::Userspace => "the start of init",
-            Anchor::Programs => "the first line of a program",
+            Anchor::Programs => "the first line that a program printed on the console",
             Anchor::Panic => "the kernel's panic",
             Anchor::Shutdown => "the start of the shutdown",
             Anchor::Kexec => "the start of a second kernel",

@@ -228,17 +228,17 @@ pub(crate) fn said_again(seen: &[Seen<'_>]) -> Option<String> {
     let first = seconds(again().next()?);
     Some(match again().count() {
         1 => format!(
-            "vmeter ignores the time of 1 kernel log line on the console, at {first:.3} s, \
-                because its time stamp does not fit the moment when the console showed the \
-                line. Possible causes: dmesg or klogd printed the line again, the console \
-                lagged, or the CPU that logged the line had not started its clock yet (stamp 0)"
+            "vmeter ignores the time of 1 kernel log line: its time stamp does not fit the moment \
+                ({first:.3} s) when the console showed the line. Possible causes: dmesg or klogd \
+                printed the line again, the console lagged, or the CPU that logged the line had \
+                not started its clock yet (stamp 0)"
         ),
         count => format!(
-            "vmeter ignores the times of {count} kernel log lines on the console, from \
-                {first:.3} s on, because their time stamps do not fit the moments when the \
-                console showed the lines. Possible causes: dmesg or klogd printed the lines \
-                again, the console lagged, or the CPU that logged a line had not started its \
-                clock yet (stamp 0)"
+            "vmeter ignores the times of {count} kernel log lines: the time stamps of these lines \
+                do not fit the moments when the console showed the lines. The console showed the \
+                earliest of these lines at {first:.3} s. Possible causes: dmesg or klogd printed \
+                the lines again, the console lagged, or the CPU that logged a line had not \
+                started its clock yet (stamp 0)"
         ),
     })
 }

@@ -121,7 +121,7 @@ pub const MINIMAL: &[Line] = &[
     on("KALLSYMS", "vmeter needs the kernel's own symbols to time initcalls"),
     on("DEBUG_KERNEL", "for KALLSYMS_ALL"),
     on("KALLSYMS_ALL", "vmeter uses data symbols to find the kernel's log and trace in RAM"),
-    on("FTRACE", "vmeter times initcalls by tracepoints"),
+    on("FTRACE", "vmeter measures initcalls with tracepoints"),
     on(
         "ENABLE_DEFAULT_TRACERS",
         "tracepoints; left out is the function tracer, which slows the boot",
@@ -133,11 +133,11 @@ pub const MINIMAL: &[Line] = &[
 
 /// What is changed of Debian's configuration to build it elsewhere, without modules.
 pub const DEBIAN: &[Line] = &[
-    line("SYSTEM_TRUSTED_KEYS", "\"\"", "Debian's certificates are not in its source package"),
+    line("SYSTEM_TRUSTED_KEYS", "\"\"", "Debian's certificates are not in the source package"),
     line(
         "MODULE_SIG_KEY",
         "\"certs/signing_key.pem\"",
-        "Debian's signing key is not in its source package",
+        "Debian's signing key is not in the source package",
     ),
     line("BUILD_SALT", "\"\"", "Debian's salt is the release of Debian's kernel"),
     line(
@@ -170,8 +170,8 @@ pub(super) const NEEDED: &[(&str, &str)] = &[
     ("CGROUPS", "systemd"),
     ("SECCOMP", "systemd"),
     ("AUTOFS_FS", "systemd"),
-    ("TRACING", "vmeter times initcalls by tracepoints"),
-    ("EVENT_TRACING", "vmeter times initcalls by tracepoints"),
+    ("TRACING", "vmeter measures initcalls with tracepoints"),
+    ("EVENT_TRACING", "vmeter measures initcalls with tracepoints"),
     ("PERF_EVENTS", "x86 selects it"),
     ("SERIAL_8250_PNP", "finds the console's UART"),
     ("PNP", "finds the console's UART"),

@@ -31,8 +31,9 @@ pub struct Bench {
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// Start N VMs at once, and repeat that --runs times. With N,M,… vmeter does this for each
-    /// number, in random order. The report has p50, p90 and p99 of the boot times, the
-    /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
+    /// number, in random order. The report shows p50, p90 and p99 of the boot times. It also
+    /// shows the mean tear-down time, and what the slowest VMs waited for (default: one VM at a
+    /// time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',', conflicts_with_all = ["detect", "fail_if_slower"])]
     pub concurrency: Vec<u32>,
     /// When a machine counts as too slow, compared with the first machine.

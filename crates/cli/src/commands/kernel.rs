@@ -238,7 +238,8 @@ fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
         let took = brief_seconds(record.seconds);
         let there = if *cached { "already built: " } else { "" };
         eprintln!(
-            "{there}{} kernel from {}: {} objects compiled in {took} ({}), image of {size}, {} options built in",
+            "{there}{} kernel from {}: {} objects, compiled in {took} by {}; image of {size}; \
+                {} options built in",
             record.config,
             record.source,
             record.objects,

@@ -72,8 +72,8 @@ pub struct Range {
     /// The gate, which fails if a change makes the runs too slow.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// The machine. In its options, {worktree} is the commit's checkout, as in
-    /// --kernel {worktree}/bzImage.
+    /// The machine. In the machine's options, {worktree} is the folder of the commit's checkout, as
+    /// in --kernel {worktree}/bzImage.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.

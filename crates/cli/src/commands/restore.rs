@@ -70,8 +70,9 @@ pub struct Restore {
     #[arg(long)]
     pub no_boot: bool,
     /// Start N VMs at once, and repeat that --runs times. With N,M,… vmeter does this for each
-    /// number, in random order. The report has p50, p90 and p99 of the restore times, the
-    /// tear-down time, and what the slowest VMs waited for (default: one VM at a time).
+    /// number, in random order. The report shows p50, p90 and p99 of the restore times. It also
+    /// shows the mean tear-down time, and what the slowest VMs waited for (default: one VM at a
+    /// time).
     #[arg(long, value_name = "N[,M…]", value_delimiter = ',')]
     pub concurrency: Vec<u32>,
     /// Show all tables (default: phases and snapshots).

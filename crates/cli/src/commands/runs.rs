@@ -36,8 +36,8 @@ pub enum Runs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct Which {
     /// Only machines that have WORD in a setting, version, digest or argument. With NAME=VALUE:
-    /// only machines whose setting NAME is VALUE. If repeated, all must match (default: all
-    /// machines).
+    /// only machines whose setting NAME is VALUE. If the option is
+    /// repeated, a machine must match each WORD and each NAME=VALUE (default: all machines).
     #[arg(long, value_name = "WORD|NAME=VALUE")]
     pub machine: Vec<String>,
     /// Only sessions of this vmeter command, e.g. boot (default: all commands).

@@ -16,10 +16,10 @@ use vmeter_session::{Interrupt, Watch};
 pub const ABOUT: &str = "\
     How does a VM boot if libvirt, libguestfs or a script starts it?\n\n\
     A shim is a copy of vmeter that you put where such a program looks for its VMM. The program \
-    starts the shim. The shim starts a watcher process. Then it executes the real VMM in its own \
-    process, so the VMM has the shim's pid. The watcher reads the guest's RAM from outside until \
-    the guest is up, and saves a record. The watcher needs no root. It does not stop the VMM, and \
-    it adds nothing to the VM.";
+    starts the shim. The shim starts a watcher process. Then the shim replaces itself with \
+    the real VMM (exec), so the VMM has the shim's pid. The watcher reads the guest's RAM from \
+    outside until the guest is up, and saves a record. The watcher needs no root. It does not \
+    stop the VMM, and it adds nothing to the VM.";
 
 /// `vmeter shim`.
 #[derive(Debug, Subcommand)]
@@ -75,7 +75,7 @@ pub struct Follow {
     pub file: PathBuf,
     /// The VMM's pid.
     pub pid: i32,
-    /// Start time of the VMM's process, in clock ticks after boot.
+    /// Start time of the VMM's process, in clock ticks after the host's boot.
     pub started: u64,
 }
 

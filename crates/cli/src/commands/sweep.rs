@@ -27,7 +27,8 @@ pub struct Sweep {
     /// On how many hosts.
     #[command(flatten)]
     pub many: Many,
-    /// The machine to vary. In its options, {NAME} stands for the value of the parameter NAME.
+    /// The machine to vary. In the machine's options, {NAME} stands for the value of the
+    /// parameter NAME.
     #[command(flatten)]
     pub machine: Machine,
     /// How often.

@@ -10,10 +10,11 @@ use vmeter_session::AnySession;
 /// How much slower is too slow, and how vmeter then exits.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
-    /// Set the exit status by how much slower the machine is (default: its speed does not change
-    /// the exit status). vmeter compares the typical run and the mean. Status 1: at least one of
-    /// the two is more than PCT percent slower (the lower end of its interval is above PCT). Status
-    /// 0: neither is (the upper ends of both intervals are at most PCT). Status 4: inconclusive.
+    /// Let the machine's slowdown decide the exit status (default: the slowdown does not change
+    /// the exit status). vmeter compares the typical run and the mean. Status 1: the typical run or
+    /// the mean is more than PCT percent slower (the lower end of its interval is above PCT).
+    /// Status 0: neither is (the upper ends of both intervals are at most PCT). Status 4:
+    /// inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
     /// How --fail-if-slower exits if it is inconclusive (default: exit status 4).

@@ -66,8 +66,8 @@ impl Runs {
 /// script sets it once, to repeat the runs of many commands in the same order.
 const SEED_VARIABLE: &str = "VMETER_SEED";
 
-/// The seed of a session without `--seed`: from the variable, else a random one. The random seed
-/// has 32 bits, so that every JSON reader keeps it exactly.
+/// The seed of a session without `--seed`: the value of `VMETER_SEED` if that variable is set,
+/// else a random one. The random seed has 32 bits, so that every JSON reader keeps it exactly.
 ///
 /// # Errors
 /// A usage error, if the variable is not a number.

@@ -196,8 +196,8 @@ impl<'a> DirtyReport<'a> {
                 "pages/s without a tracker ÷ pages/s with the \
                 tracker",
             ),
-            Column::number("faults", 1).meaning("page faults that KVM handled, per pass"),
-            Column::number("exits", 2).meaning("VMEXITs, per pass"),
+            Column::number("faults", 1).meaning("page faults that KVM handled, mean per pass"),
+            Column::number("exits", 2).meaning("VMEXITs, mean per pass"),
             Column::number("stops", 3),
         ]);
         for tracker in &self.result.trackers {

@@ -22,7 +22,7 @@ impl View<'_> {
         let Difference { with, without, extra: (extra, error), .. } = told;
         let [low, high] = [extra - Z * error, extra + Z * error].map(|ticks| ticks.max(0.0));
         let claim = format!(
-            "{} of {} {instances} {}: on average they take {} each, the others {} each. In all, \
+            "{} of {} {instances} {}. The mean time is {} with this, and {} without it. In all, \
                 this costs about {} (95 % CI: {} to {})",
             grouped(&with.count.to_string()),
             grouped(&(with.count + without.count).to_string()),

@@ -155,8 +155,8 @@ impl PciPorts {
             chain: vec![view.link(
                 key.file,
                 format!(
-                    "{} writes to {name} only select the word for the next access to 0xcfc: {}, \
-                        {} of the traced time",
+                    "{} writes to {name} only select the word for the next access to 0xcfc; these \
+                        writes take {}, which is {} of the traced time",
                     subject.count,
                     view.time(saving as f64),
                     brief_percent(view.share(saving))

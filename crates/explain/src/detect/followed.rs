@@ -56,9 +56,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
             Some(true) => {
-                "--comm names another thread of the same process, or a thread of the parent \
-                process (vmeter counts two threads as one process if one wakes \
-                the other by futex)"
+                "its process or its parent process has another thread, which --comm names (vmeter \
+                counts two threads as one process if one wakes the other by futex)"
                     .to_string()
             }
             Some(false) => continue,
@@ -70,7 +69,7 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
                     "it and {} wait for each other in turn: in {} of their time, one of them waits \
-                        for the other. It waited {} times for the other",
+                        for the other. The followed thread waited {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -140,8 +140,8 @@ impl Gap {
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));
         let claim = format!(
-            "the thread's longest sleep begins {} after the start, in {call}; {} later, {by} \
-                wakes the thread",
+            "the thread's longest sleep begins {} after the start of this instance, in \
+                {call}; after a sleep of {}, {by} wakes the thread",
             after(sleep.start),
             view.time(ticks as f64)
         );

@@ -176,11 +176,12 @@ fn unanswered(name: &str, port: u16, times: &str) -> [String; 3] {
     [
         format!(
             "{name} waits in connect: port {port} does not answer, and the kernel retransmits \
-                SYNs {times} times in all, the first time after 1 s"
+                {times} SYNs; TCP waits 1 s before it first retransmits a SYN"
         ),
         format!(
-            "{times} SYNs for port {port} are retransmitted (tcp_retransmit_skb, TCP_SYN_SENT), \
-                first after 1 s: the listener's queue is full, or packets are lost"
+            "{times} SYNs for port {port} are retransmitted (tcp_retransmit_skb, TCP_SYN_SENT): \
+                the listener's queue is full, or packets are lost; TCP waits at least 1 s before \
+                it retransmits a SYN"
         ),
         format!(
             "the program that listens on port {port} must accept sooner, or needs a longer queue \

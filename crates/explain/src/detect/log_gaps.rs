@@ -72,9 +72,10 @@ impl LogGap {
         let (before, after) = (name(before), name(after));
         let times = grouped(&count.to_string());
         let claim = format!(
-            "{times} times in the log, {after} is the line right after {before}: the time between \
-                the two lines is {} in all ({} of the log's time), {} on average. Between other \
-                lines, {} go by on average",
+            "{times} times in the log, {after} is the line right after {before}. The \
+                gaps between these two lines last {} in total ({} of the time that the log \
+                covers). One such gap lasts {} on average. The \
+                average gap between any two other successive lines is {}",
             view.time(ticks as f64),
             brief_percent(share),
             view.time(mean),

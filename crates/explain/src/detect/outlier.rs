@@ -54,8 +54,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
         saving: peers.excess,
         chain: vec![chain],
         suggestion:
-            "record what the device model does during the slow request: system calls, switches, \
-                wake-ups and work items of its threads"
+            "record what the device model's threads do during the slow request: system calls, \
+                switches, wake-ups and work items"
                 .into(),
         confirm: "vmeter explain -- COMMAND".into(),
         ..Candidate::default()

@@ -169,7 +169,8 @@ fn grows(
     let (summary, claim) = if number {
         (
             format!(
-                "{who} calls {name} more and more often between two waits: {} times before the last wait",
+                "{who} calls {name} between two waits, and the number of these calls grows: {} \
+                    calls between the last two waits",
                 three_digits(growth.last)
             ),
             format!(
@@ -270,7 +271,7 @@ fn herd(
     }
     let vain = match known {
         true => format!("{} have nothing to do", brief_percent(share)),
-        false => "most in vain, it seems".into(),
+        false => "it seems that most of these threads have nothing to do".into(),
     };
     let each = three_digits(each);
     Some(Candidate {
@@ -354,8 +355,8 @@ fn hand_over(
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
         "{} waits {count} times for {} to wake it, once every {round} on average; the \
-            trace records {} of the waiter's time: it computes for {computing} of this time, and \
-            spends the rest on calls, wake-ups and waits for a CPU",
+            trace records {} of the waiter's time: the waiter computes for {computing} of this \
+            time, and spends the rest on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)
@@ -378,9 +379,10 @@ fn hand_over(
         chain,
         suggestion:
             "hand over more at a time: whole messages or batches, not single bytes or items".into(),
-        confirm: "perf stat -e context-switches -p PID sleep 5 (run the command again with larger \
-            messages)"
-            .into(),
+        confirm:
+            "perf stat -e context-switches -p PID sleep 5 (run perf stat before and after you \
+            make the messages larger)"
+                .into(),
         // Whether so little should be handed over at a time, one trace does not tell.
         max_severity: Some(Severity::Low),
         ..Candidate::default()

@@ -70,8 +70,9 @@ impl SmallAccesses {
                 kvm_exit, from kvm_userspace_exit to the next KVM_RUN"
         };
         let claim = format!(
-            "these {verb} are {count} of all {} accesses, one every {}; together they take {} ({} \
-                of the traced time); no single access is slow (median {}). {bound}",
+            "these {verb} are {count} of all {} accesses; they come every {} on average, and \
+                together they take {} ({} of the traced time); none of them is slow (median \
+                {}). {bound}",
             grouped(&accesses.to_string()),
             view.time(every),
             view.time(subject.total as f64),

@@ -62,7 +62,7 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     let (ours, theirs) = (options.files.len(), options.vs.len());
     if theirs > 0 && (ours == 1) != (theirs == 1) {
         return Err(usage(format!(
-            "--vs: found {ours} and {theirs} traces of the two machines. To compare two \
+            "--vs: found {ours} traces without --vs and {theirs} with --vs. To compare two \
                 recordings, give one trace of each machine. To compare the machines, give at \
                 least two traces of each (FILE FILE --vs OTHER --vs OTHER)"
         )));
@@ -154,8 +154,8 @@ fn warnings(trace: &Counted) -> Vec<String> {
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
         "durations lack their beginning or end, because the recorder lost events; vmeter counts \
-            these durations, but does not time them (the number is the sum of the columns \"cut\" \
-            of all tables; an exit that is in several tables counts several times)",
+            these durations, but does not time them. The number of durations is the sum of the \
+            columns \"cut\" of all tables: an exit that is in several tables adds 1 for each",
     );
     say(losses.uncounted_gaps, "gaps in which an unknown number of events were lost");
     say(losses.unreadable, "lines or records could not be understood");

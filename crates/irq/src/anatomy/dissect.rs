@@ -99,7 +99,7 @@ impl Step {
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),
             Step::Run(before) => {
-                format!("committer runs, on a CPU that ran {} before", thread(before))
+                format!("committer runs, on a CPU that ran {} until then", thread(before))
             }
             Step::Exit => "ioctl returns".into(),
         }

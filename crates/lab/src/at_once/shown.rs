@@ -222,12 +222,12 @@ fn quantile(tail: &Tail) -> String {
 fn waited(level: &Level, slowest: &Slowest) -> String {
     let time = compact_seconds;
     let cpu_wait = match slowest.cpu_wait_s {
-        Some(wait) => format!("{} waiting for a CPU, ", time(wait)),
+        Some(wait) => format!("{} of waiting for a CPU, ", time(wait)),
         None => String::new(),
     };
     format!(
-        "With {} at once, the slowest {} of {} take {} longer than the typical VM: {cpu_wait}{} \
-         more CPU time, {} unattributed.",
+        "With {} at once, the slowest {} of {} measured VMs take {} longer than the typical VM. \
+         This extra time consists of {cpu_wait}{} of CPU time and {} that vmeter cannot explain.",
         plural(u64::from(level.at_once), "VM"),
         slowest.runs,
         level.samples_s.len(),

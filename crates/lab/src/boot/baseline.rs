@@ -28,7 +28,8 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     }
     if !leads_here(&session, &machine.spec) {
         return Err(
-            "it has a command line or relative paths, and its session began in another folder"
+            "the baseline boots a command line or uses relative paths, and the baseline's session \
+             began in another folder"
                 .into(),
         );
     }

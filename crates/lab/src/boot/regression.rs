@@ -28,7 +28,7 @@ pub fn check(baseline: &Path) -> Result<()> {
     };
     if !finished.iter().any(|(_, run)| counts(run)) {
         return Err(usage(format!(
-            "--baseline {}: none of its runs reached its end, so there is nothing to compare with",
+            "--baseline {}: no run reached its end, so there is nothing to compare with",
             baseline.display()
         )));
     }
@@ -111,7 +111,7 @@ fn saved(baseline: &Path, result: &mut BootResult, limit: &Limit) -> Result<Gate
     let found = session_variance::compare(&sides, between);
     let gate = match (differ, &found) {
         (Some(differ), _) => limit.unknowable(&format!(
-            "{name} was measured {differ}; the machine may not be the cause of the difference"
+            "{name} was measured {differ}: this alone may explain the difference in boot time"
         )),
         (None, Err(why)) => limit.unknowable(why),
         (None, Ok(found)) => {

@@ -67,16 +67,16 @@ pub fn as_many_as_there_are(a: &OsStr, b: &OsStr, pct: f64) -> Result<anyhow::Er
     let logs = [&a, &b].map(|side| side.totals().iter().map(|t| t.ln()).collect::<Vec<f64>>());
     let squares: f64 = logs.iter().map(|logs| sum_squares(logs)).sum();
     let freedom = logs.iter().map(|logs| logs.len().saturating_sub(1)).sum::<usize>();
-    let there = format!("there are {} and {} runs", logs[0].len(), logs[1].len());
+    let run_counts = format!("the two machines have {} and {} runs", logs[0].len(), logs[1].len());
     let needed = if freedom == 0 || !squares.is_finite() {
-        format!("The saved runs are too few to show how much run times scatter: {there}")
+        format!("The saved runs are too few to show how much run times scatter: {run_counts}")
     } else {
         let sd = (squares / freedom as f64).sqrt();
         let z = normal_quantile(0.975) + normal_quantile(POWER);
         let each = (2.0 * (z * sd / (pct / 100.0).ln_1p()).powi(2)).ceil().max(2.0) + 1.0;
         format!(
             "The saved runs scatter by {:.1} %. With 80 % power, {each:.0} runs of each machine \
-                would have shown the difference that --detect names; {there}. But sessions \
+                would have shown the difference that --detect names; {run_counts}. But sessions \
                 can vary more than the runs within a session",
             100.0 * sd.exp_m1()
         )

@@ -65,8 +65,8 @@ pub(super) fn comparable<'a>(
     }
     let said = (!others.is_empty()).then(|| {
         format!(
-            "the search ignores runs of another host ({}), because times of two hosts cannot be \
-             compared; on {}, the search makes all runs that it needs",
+            "the search ignores runs made on other hosts ({}), because durations on two hosts \
+             cannot be compared; on host {}, the search makes all runs that it needs",
             others.join(", "),
             shares::name(&session.host)
         )

@@ -254,8 +254,8 @@ impl RestoreOptions {
                  answer: the measurement ends at this line",
             )),
             (None, None) if !self.images.is_empty() => {
-                Err(usage("--image works only with --create CMD and --restore CMD: it is for a file \
-                    of the snapshot that CMD makes"))
+                Err(usage("--image needs --create CMD and --restore CMD: --image names a file of \
+                    the snapshot that the command of --create makes"))
             }
             _ => Ok(()),
         }

@@ -46,11 +46,9 @@ impl TrendReport<'_> {
             ),
             _ => String::new(),
         };
-        format!(
-            "No change of level in {} of {}{found}.",
-            plural(sessions, "session"),
-            plural(machines.len() as u64, "machine")
-        )
+        let sessions = plural(sessions, "session");
+        let machines = plural(machines.len() as u64, "machine");
+        format!("No change of level in {sessions} of {machines}{found}.")
     }
 
     fn table(machine: &MachineTrend) -> Table {

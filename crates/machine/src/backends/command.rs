@@ -159,11 +159,10 @@ fn recognise(machine: &mut Machine, argv: &[OsString], no_inject: bool) -> Optio
     let says_so = asked.as_ref().map_or(!may_ask, |line| dialect.says_so(line));
     let (name, option) = (dialect.vmm(), dialect.version_option());
     let what = match says_so {
-        true if !may_ask => format!("{name}, by its name"),
-        true => format!("{name}, by its name and version"),
+        true if !may_ask => format!("{name}: the program's file name says so"),
+        true => format!("{name}: the program's file name and version output say so"),
         false => format!(
-            "{name}, by its file name only: the output of {option} does not mention \
-            {name}"
+            "the file name is that of {name}, but the output of {option} does not mention {name}"
         ),
     };
     machine.choose("vmm", shown, what);

@@ -19,8 +19,9 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; a round ends when QEMU can send the remaining data within the \
-        downtime limit; QEMU stops the guest for the last round";
+    "one run per setting; each round except the last ends when QEMU can send the rest within the \
+        downtime limit; the next round adds the pages that the guest wrote meanwhile; QEMU stops \
+        the guest for the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 
@@ -85,7 +86,8 @@ impl<'a> MigrateReport<'a> {
             };
             let gap = compact_seconds(gap);
             text += &format!(
-                " Across the switch, the guest had no heartbeat for {most}{gap}{which}; QEMU reports {said} of downtime."
+                " In the median run, the guest had no heartbeat across the switch for {most}{gap}{which}; \
+                    QEMU reports {said} of downtime."
             );
             text += &self.gap_before();
         }
@@ -107,7 +109,7 @@ impl<'a> MigrateReport<'a> {
         longest.map_or_else(String::new, |(point, run)| {
             let gap = compact_seconds(run.longest_gap_before_s);
             format!(
-                " Before the switch, the guest had no heartbeat for up to {gap} ({}).",
+                " In one run ({}), the guest had no heartbeat before the switch for up to {gap}.",
                 self.label(point)
             )
         })
@@ -150,8 +152,8 @@ impl<'a> MigrateReport<'a> {
             "memory after",
             value,
             "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
-                the source runs on until it has written as many pages as the guest at the \
-                destination had written when vmeter stopped it. vmeter then compares the RAMs",
+                the source runs on until both guests have written the same \
+                number of pages. vmeter then compares the RAMs",
         ));
         facts
     }
@@ -277,7 +279,7 @@ impl Report for MigrateReport<'_> {
         document.blocks.extend(reasons.into_iter().map(Block::Paragraph));
         document.heading(
             "Remaining",
-            "MB still to send, over time; one row per run, all on one scale; the number at the \
+            "MB still to send, over time; one run per setting, all on one scale; the number at the \
                 start of a row is its highest value; ─: nothing more to send",
         );
         document.push(Block::Curves(self.curves(detail)));

@@ -174,7 +174,7 @@ fn begun(
         ns => format!(", which vmeter saw at most {:.1} ms late", ns as f64 / 1e6),
     };
     let seen = format!(
-        "{SEEN}: {}. Time 0 is the time of the exec{error}. vmeter added nothing to the VMM's \
+        "{SEEN}: {}. Time 0 is the exec{error}. vmeter added nothing to the VMM's \
          command line and never stopped the VMM",
         executed.how
     );

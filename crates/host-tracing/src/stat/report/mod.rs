@@ -116,6 +116,13 @@ fn columns(report: &TraceReport) -> Option<String> {
                 .to_owned(),
         );
     }
+    if any(|row| row.timed < row.count && row.cut == 0) {
+        notes.push(
+            "count also has those of which the trace lacks the beginning or the end; the times \
+            are of the others"
+                .to_owned(),
+        );
+    }
     if any(|row| row.share.is_some()) {
         let of = match report.vcpu_time_s {
             Some(s) => format!(

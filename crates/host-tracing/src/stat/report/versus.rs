@@ -24,8 +24,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     document.answer = match found.first() {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
-            "{} {a} and {b}, differ in {} of {} rows; the durations differ in {slower} of these \
-             rows. The row with the largest difference of time is {} {}.",
+            "{} {a} and {b}, differ in {} of {} rows. The durations differ in {slower} of the \
+             differing rows. The total time differs most in the row of {} {}.",
             if versus.is_of_two() { "Two recordings," } else { "Two machines, recorded in" },
             found.len(),
             versus.rows.len(),

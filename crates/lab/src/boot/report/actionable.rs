@@ -11,7 +11,7 @@ use vmeter_timeline::registry::{self, Named};
 use vmeter_timeline::{causes, is_wait, smaller_initrd};
 
 /// How it is made so is a setting of the tool that made it.
-const SMALLER_INITRD: &str = "a smaller initrd, by its tool";
+const SMALLER_INITRD: &str = "a smaller initrd (set its tool)";
 
 /// The cause by which a span of a part of the machine is measured. What a timeline shows to be
 /// nothing but a cause is that cause's anyway.

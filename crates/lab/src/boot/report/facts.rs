@@ -165,7 +165,8 @@ fn undecided(overhead: &Overhead) -> String {
     };
     let tail = slow_boots(overhead).map(|tail| format!("; {tail}")).unwrap_or_default();
     format!(
-        "; the pairs do not show whether the added wall time is at most {bound:.0} %: {more}{tail}"
+        "; the pairs do not show whether watching adds more than {bound:.0} % of \
+         wall time; {more}{tail}"
     )
 }
 

@@ -128,10 +128,7 @@ impl<'a> BootReport<'a> {
         document.push(Block::Table(self.phase_table()));
         let known = causes::known_causes(&self.shown_timelines());
         if !known.is_empty() {
-            document.heading(
-                "Known causes",
-                "at most: the time that the boot can save without the cause",
-            );
+            document.heading("Known causes", "at most: removing the cause saves at most this time");
             document.push(Block::Table(causes::table(&known)));
         }
         let marks = named::named_marks(&self.shown_timelines());

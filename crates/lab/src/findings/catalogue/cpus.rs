@@ -9,8 +9,8 @@ pub(super) const VCPUS: Finding = Finding {
     cause: registry::VCPUS,
     what: "after the first vCPU, the kernel starts the others one by one: it checks each, and \
         creates threads for it",
-    published: "a boot with 4 vCPUs takes 200 ms longer than a boot with 1 vCPU; each added vCPU \
-        spends about 25 ms in check_tsc_sync_target",
+    published: "a boot with 4 vCPUs takes 200 ms longer than a boot with 1 vCPU; \
+        of this, check_tsc_sync_target takes about 25 ms for each added vCPU",
     stand_in: "",
     expected: &["kernel:initcalls-before-userspace", "kernel:smp_init"],
     contrasts: &[

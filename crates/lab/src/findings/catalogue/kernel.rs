@@ -8,7 +8,7 @@ use vmeter_timeline::registry;
 
 pub(super) const ENTRY: Finding = Finding {
     cause: registry::KERNEL_ENTRY,
-    what: "before its first line, the kernel decompresses and relocates itself",
+    what: "before the kernel logs its first line, it decompresses and relocates itself",
     published: "80 ms of unexplained work",
     stand_in: "",
     expected: &["kernel:decompress", "kernel:setup"],

@@ -25,7 +25,7 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
     expected: &["bios:overhead", "kernel:load"],
     contrasts: &[Pair::of(&[Vmm(&["-global", "fw_cfg.dma_enabled=off"])], &[])],
     price: Price::VmmOption,
-    remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has it",
+    remedy: "-global fw_cfg.dma_enabled=on, or a machine type that has fw_cfg's DMA",
     user_remedy: UserRemedy::Remedy(Remedy {
         absent: |machine| {
             let off =

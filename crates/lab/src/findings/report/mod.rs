@@ -235,7 +235,7 @@ impl<'a> FindingsReport<'a> {
             "Findings",
             "known causes of a slow boot; saves: time of a boot with the cause minus time of a \
                 boot without it, mean ± 95 % CI, not adjusted; p and verdict: adjusted for \
-                multiple comparisons",
+                multiple comparisons; no difference: these runs show none",
         );
         document.push(Block::Table(self.table()));
         let known = || self.result.rows.iter().filter(|row| is_measured(row.verdict));
@@ -247,11 +247,14 @@ impl<'a> FindingsReport<'a> {
             let spans: Vec<&str> = known().filter(of_spans).map(|row| row.id.as_str()).collect();
             let note = match spans.is_empty() {
                 true => "of the findings that were measured".to_owned(),
-                false => format!(
-                    "of the findings that were measured; for {}, the column \"saves\" shows only \
-                        an upper bound: the time of the cause's spans in your machine's boot",
-                    spans.join(", ")
-                ),
+                false => {
+                    let ids = spans.join(", ");
+                    format!(
+                        "of the findings that were measured; for {ids}, the column \"saves\" shows \
+                            only an upper bound: the time of the cause's spans in your machine's \
+                            boot"
+                    )
+                }
             };
             document.heading("Causes", note);
             document.push(Block::Facts(titles));

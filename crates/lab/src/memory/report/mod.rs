@@ -212,7 +212,7 @@ impl Report for MemoryReport<'_> {
         }
         let vmms = self.vmm_table();
         if !vmms.rows.is_empty() {
-            let note = format!("as the host sees it; {of}");
+            let note = format!("measured on the host; {of}");
             document.heading("VMM process", note);
             document.push(Block::Table(vmms));
             document.heading(

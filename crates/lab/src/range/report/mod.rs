@@ -179,9 +179,9 @@ impl<'a> RangeReport<'a> {
             let by = change.ratio.as_ref().map(added_percent).unwrap_or_default();
             if let Some(shares) = Self::shares(change) {
                 return format!(
-                    " Not confirmed: in the first round, slow boots were {} from {last} on. A \
-                        second round booted all commits again, and did not show this \
-                        change ({shares}).",
+                    " Not confirmed: in the first round, slow boots were {} at {last} and \
+                        later commits than at earlier commits. A second round booted all \
+                        commits again, and did not show this change ({shares}).",
                     if change.verdict == Verdict::Slower { "more frequent" } else { "rarer" }
                 );
             }
@@ -560,15 +560,16 @@ fn method(result: &RangeResult) -> String {
     if result.record.bisect {
         format!(
             "With --bisect, vmeter computes for each commit the probability that this commit \
-                made the change. vmeter boots the first and the last commit. In between, \
-                vmeter boots the commit that has about half of the probability before it and \
-                half after it. vmeter names a commit once it is {} likely to have made the change. \
+                made the change. vmeter boots the first and the last commit. Of the \
+                commits between these two, vmeter boots the one that has about half of the \
+                probability before it and half after it. \
+                vmeter names a commit once it is {} likely to have made the change. \
                 \"Nothing changed\" is one of the possible answers. New boots \
                 then measure the size of the change.",
             percent(result.record.confidence)
         )
     } else {
-        "vmeter looks for the commits after which most boots take longer or shorter; a rare slow \
+        "vmeter looks for the commits that made most boots slower or faster; a rare slow \
             boot counts as one boot, however long it took. In at most 5 % of ranges without a \
             change, vmeter names a wrong commit. Unless --no-place or --shard is given, vmeter \
             then makes new boots to check each change and measure its size. vmeter names a \

@@ -223,7 +223,7 @@ impl<'a> RestoreReport<'a> {
         }
         let note = "predicted gain: the time for which the restores without prefetch waited for \
             these pages; mean ± 95 % CI";
-        document.heading("Pages that are loaded first", note);
+        document.heading("Pages that are loaded before a restore", note);
         let mut table = Table::new(vec![
             Column::name("snapshot"),
             Column::number("pages", 1),

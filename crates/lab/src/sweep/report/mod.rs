@@ -266,7 +266,7 @@ impl<'a> SweepReport<'a> {
         };
         let means = "means in ms (in s if 10 s or more); the row TOTAL shows how much longer the \
             whole boot takes than at the first point";
-        let slopes = "; slope: least-squares change per unit ± half of its 95 % interval";
+        let slopes = "; slope (± half of its 95 % interval): least-squares change per unit";
         let slopes = if self.is_numeric(panel) { slopes } else { "" };
         document.heading(by("Phases"), format!("{means}{slopes}"));
         document.push(Block::Table(self.phase_table(panel, all)));

@@ -18,7 +18,7 @@ fn needs_defaults(machine: &OwnMachine) -> Option<String> {
     let has_serial = machine.has_option("serial");
     if machine.has_option("nographic") && !has_serial {
         return Some(
-            "only -nographic gives it its serial port, and -nodefaults would remove that port"
+            "its serial port comes from -nographic alone, and -nodefaults would remove this port"
                 .into(),
         );
     }

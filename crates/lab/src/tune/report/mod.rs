@@ -38,7 +38,7 @@ impl<'a> TuneReport<'a> {
         let booted = result.steps.iter().filter(|step| step.booted).count();
         let apply = result.steps.iter().filter(|step| step.predicted.is_some()).count();
         let searched = format!(
-            "{apply} candidates apply. vmeter measured {booted} of them, with {} in all; {}.",
+            "{apply} candidates apply. vmeter measured {booted} of them, and made {} in all; {}.",
             plural(result.boots as u64, "boot"),
             result.ended
         );

@@ -98,8 +98,8 @@ impl Noise {
         };
         if !valid || words.next().is_some() {
             return Err(format!(
-                "noise {name} {more}: expected one number: below 1 for ar1 (the correlation), \
-                    at least 1 for spell (the number of runs)"
+                "noise {name} {more}: expected one number: for ar1 the correlation, below 1; \
+                    for spell the length of a spell in runs, at least 1"
             ));
         }
         Ok(Noise { kind, size, more, slow: 0.0 })

@@ -309,8 +309,8 @@ impl Builder<'_> {
                     .to_owned()
             }
             "virtio-blk" | "dax" | "nvdimm" if self.accel == Accel::Icount => {
-                "--root; the guest's I/O ends when the host's I/O ends, so runs differ slightly \
-                    even in virtual time"
+                "--root; each I/O request of the guest waits until the host completes it, so runs \
+                    differ slightly even in virtual time"
                     .to_owned()
             }
             _ => Self::because(asked.is_some(), "--root", "nothing to mount"),
