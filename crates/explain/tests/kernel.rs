@@ -118,7 +118,7 @@ fn writers_of_one_file_wait_for_its_lock() {
     let first = &result.findings[0];
     assert_eq!(word(first), "lock", "{first:#?}");
     assert!(
-        first.summary.contains("log wait in write for a lock; one of these threads holds it"),
+        first.summary.contains("log wait in write for a lock that another of these threads has"),
         "{first:?}"
     );
 }

@@ -25,7 +25,7 @@ pub struct Ends {
 
 /// How to learn what a guest did.
 pub(crate) const TO_LEARN_IT: &str =
-    "except that the VMM exited with status 0; to measure up to a line that the guest prints, use \
+    "only that the VMM exited with status 0; to measure up to a line that the guest prints, use \
         --until 'line:REGEX'";
 
 impl Ends {

@@ -205,8 +205,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("`look` records a VM that another program started, so its times start at the kernel; \
-            vmeter boot measures from the VMM's exec")
+        Err("`look` records a VM that another program started, so the session's times start at \
+            the kernel; vmeter boot measures from the VMM's exec")
     }
 
     fn cut(&self) -> Result<&dyn Shardable, &'static str> {

@@ -150,8 +150,9 @@ const UNPLACED: &str =
 const UNTRACED: &str =
     "vmeter saw the kernel, but not what it did. Its command line had trace_event=initcall:*, but \
         vmeter found no record of an initcall in the guest's RAM. The kernel may lack \
-        CONFIG_FTRACE, or CONFIG_KALLSYMS_ALL, which vmeter needs to find the trace. Use a \
-        kernel with both options, or let the kernel print its log on the console (no `quiet`)";
+        CONFIG_FTRACE. Or it may lack CONFIG_KALLSYMS_ALL: vmeter needs this second option to find \
+        the trace. Use a kernel with both options, or let the kernel print its log on the console \
+        (no `quiet`)";
 /// The same where its records were overwritten.
 fn overwritten(facts: &RunIndex<'_>) -> String {
     let trace = facts.lost.map(|_| trace_size(facts));

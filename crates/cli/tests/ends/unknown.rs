@@ -86,7 +86,8 @@ fn ranges_and_sweeps_compare_no_unknown_ends() {
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     let said = headline(&ran);
     assert!(
-        said.contains("nothing to compare") && said.contains("does not know how its guest ended"),
+        said.contains("nothing to compare")
+            && said.contains("does not know how this commit's guest ended"),
         "{said}"
     );
     assert!(!said.contains("slower") && !said.contains("faster"), "{said}");

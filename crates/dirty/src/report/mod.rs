@@ -109,7 +109,7 @@ impl<'a> DirtyReport<'a> {
             Fact::new(
                 "guest",
                 format!("ring {}, native", load.ring),
-                "busy-waits while the host collects its pages",
+                "busy-waits while the host collects dirty pages",
             ),
         ];
         facts.extend(advice);
@@ -263,7 +263,8 @@ impl<'a> DirtyReport<'a> {
             }
             of = Some(crossover.of);
             let saved = percent(crossover.saved_per_page);
-            let _ = write!(text, ", from there {} ({saved} less per page)", crossover.above);
+            let above = crossover.above;
+            let _ = write!(text, ", above that {} (each dirty page costs {saved} less)", above);
         }
         text + "; vmeter measured passes with up to 10 % of the buffer dirty. A saving of \
             less than 25 % per page may be noise."

@@ -68,8 +68,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: in {} of their time, one of them waits \
-                        for the other. The followed thread waited {} times",
+                    "it and {} wait for each other in turn: the shares of time that each \
+                        waits for the other add up to {}. The followed thread waited {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

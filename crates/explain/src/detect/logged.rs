@@ -48,9 +48,12 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "The time of an access is from its line in the log to the thread's next line"
+                "An access counts from the access's line in the log to the same thread's next line"
             }
-            _ => "The time of an access is from the thread's previous line in the log to the access's line",
+            _ => {
+                "An access counts from the same thread's previous line in the log to the access's \
+                 line"
+            }
         };
         let claim = format!(
             "{name} takes {} (median of {} accesses), in all {}, which is {} of the traced time. \

@@ -126,8 +126,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let claim = format!(
             "of {} calls of {name}, the n-th moves ({} + {} × n) bytes (linear fit, R² {}). \
                 Together these calls move {} bytes, a total that grows with the square \
-                of the number of calls. The {names} calls take {}, \
-                and {} together with these threads' calls that open, truncate or rename files",
+                of the number of calls. The {names} calls take {}. \
+                The same threads' calls that open, truncate or rename files bring this time to {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),

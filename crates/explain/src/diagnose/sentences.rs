@@ -239,7 +239,7 @@ impl Cause<'_> {
         let Some(doer) = self.doer() else {
             return match self.convoy() {
                 Some((call, _)) => format!(
-                    "{subject} wait{} for a lock; one of these threads holds it, and the holder {}",
+                    "{subject} wait{} for a lock that another of these threads has; the holder {}",
                     self.inside(call),
                     self.tail()
                 ),

@@ -126,5 +126,5 @@ pub(super) fn commits(
 
 /// Why a commit that runs is not compared.
 pub(super) fn blindness() -> String {
-    format!("vmeter does not know how its guest ended, {TO_LEARN_IT}")
+    format!("vmeter does not know how this commit's guest ended, {TO_LEARN_IT}")
 }

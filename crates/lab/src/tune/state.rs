@@ -225,7 +225,7 @@ impl<'a> State<'a> {
             } else if most < worth_s {
                 standing.fate = Fate::Out(format!(
                     "in the recorded boot this step could save at most {}: that is below \
-                        --worth ({} of the boot's {})",
+                        --worth {} (this boot took {})",
                     compact_seconds(most),
                     brief_percent(self.asked.worth),
                     compact_seconds(total_s)

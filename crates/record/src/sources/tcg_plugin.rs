@@ -286,8 +286,9 @@ fn check(plan: &LaunchPlan, cache: &Path) -> Result<(), SourceError> {
         return Ok(());
     }
     Err(SourceError::Other(format!(
-        "{} was built without TCG plugins (configure --enable-plugins). Without its TCG plugin, \
-            vmeter separates firmware and decompressor less exactly and counts no instructions",
+        "{} was built without TCG plugins. To get them, build QEMU with configure \
+            --enable-plugins. Without a TCG plugin, vmeter separates firmware and decompressor \
+            less exactly and counts no instructions",
         program.display()
     )))
 }
