@@ -196,8 +196,8 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its runs are passes of a test guest, not boots; compare two such sessions by their \
-            exports")
+        Err("its runs do not boot a guest: a test guest writes its memory in each of them; to compare \
+            two such sessions, export both as JSON")
     }
 }
 

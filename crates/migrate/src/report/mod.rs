@@ -216,7 +216,7 @@ impl<'a> MigrateReport<'a> {
             let going = on.iter().filter(|on| **on).count();
             let left = match on.len() {
                 0 => String::new(),
-                all if all == going => " The guest runs on at the source.".into(),
+                all if all == going => " The guest continues to run on the source.".into(),
                 all => format!(
                     " In {going} of {all} runs the guest continues to run on the \
                     source."

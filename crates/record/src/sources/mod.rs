@@ -74,8 +74,8 @@ pub fn path_of(dir: &Path, source: &SourceRecord, index: usize) -> Result<PathBu
     })?;
     if name.contains('/') || name == ".." {
         return Err(SourceError::Other(format!(
-            "{}: file name {name:?} points outside the run's folder; vmeter did not write this \
-             run.json",
+            "{}: file name {name:?} points outside the run's folder, so this run.json does not \
+             come from vmeter",
             source.name
         )));
     }
