@@ -439,6 +439,6 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
     let said = ran.stdout + &ran.stderr;
-    assert!(said.contains("have changed since its session") && said.contains(text(&vmm)), "{said}");
+    assert!(said.contains("since the baseline's session") && said.contains(text(&vmm)), "{said}");
     assert!(!said.contains("--resume"), "{said}");
 }

@@ -309,7 +309,7 @@ fn what_cannot_be_detected_is_refused() {
     let ran = lab.run(&["diff", text(&a), text(&b), "--detect", "0.1"]);
     let told = |what: &str| assert!(ran.stderr.contains(what), "{what}: {}", ran.stderr);
     assert_eq!(ran.status, 2);
-    told("there are 4 and 4");
+    told("have 4 and 4 runs");
     told("of each machine would have shown the difference");
     told("boot --baseline");
 }

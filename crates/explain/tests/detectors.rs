@@ -289,7 +289,7 @@ fn data_that_goes_through_a_port_byte_by_byte_is_told_by_its_count() {
     let result = trace.explain();
     assert_eq!(kinds(&result), ["unbatched"], "{:#?}", result.findings);
     let finding = &result.findings[0];
-    for what in ["port 0x511 (fw_cfg)", "6,000 reads", "an exit each"] {
+    for what in ["port 0x511 (fw_cfg)", "6,000 reads", "costs an exit"] {
         assert!(finding.summary.contains(what), "{what}: {}", finding.summary);
     }
     assert_ne!(finding.severity, Severity::High);

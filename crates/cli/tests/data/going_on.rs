@@ -199,7 +199,11 @@ fn a_run_that_is_none_of_the_sessions_is_named() {
         }
         let shown = lab.run(&["show", text(&dir)]);
         refused(&shown, "not a run of this session");
-        assert!(shown.stderr.contains(value.as_str().unwrap_or("run 7")), "{}", shown.stderr);
+        assert!(
+            shown.stderr.contains(value.as_str().unwrap_or("in this file is 7")),
+            "{}",
+            shown.stderr
+        );
     }
 }
 

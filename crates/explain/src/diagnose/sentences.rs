@@ -144,7 +144,7 @@ impl Cause<'_> {
                     reclaims this program's pages")
             }
             End::Deep => format!(
-                "waits{inside} for a disk, a lock or a kworker (state D); what wakes it is not recorded"
+                "sleeps{inside} for a disk, a lock or a kworker (state D); what wakes it is not recorded"
             ),
             End::Asleep | End::Idle => format!("sleeps{inside}; what wakes it is not recorded"),
         }

@@ -569,7 +569,7 @@ fn method(result: &RangeResult) -> String {
             percent(result.record.confidence)
         )
     } else {
-        "vmeter looks for the commits that made most boots slower or faster; a rare slow \
+        "vmeter looks for the commits that changed the time of most boots; a rare slow \
             boot counts as one boot, however long it took. In at most 5 % of ranges without a \
             change, vmeter names a wrong commit. Unless --no-place or --shard is given, vmeter \
             then makes new boots to check each change and measure its size. vmeter names a \
