@@ -104,6 +104,15 @@ impl Curves {
     }
 }
 
+/// A share from 0 to 1; what is no number is 0.
+pub(crate) fn clean_share(share: f64) -> f64 {
+    if share.is_finite() {
+        share.clamp(0.0, 1.0)
+    } else {
+        0.0
+    }
+}
+
 /// Positions of about `wanted` round numbers from 0 to `end`, which is positive.
 pub fn ticks(end: f64, wanted: usize) -> Vec<f64> {
     if !(end.is_finite() && end > 0.0) || wanted == 0 {

@@ -147,43 +147,45 @@ impl<'r> Boots<'r> {
     }
 
     /// A stage's figures of a machine by block: boots that reached their end.
-    fn figures(
+    fn figures<const N: usize>(
         &self,
         stage: &Stage,
         label: &str,
-        of: impl Fn(&Path, &RunRecord) -> Option<f64>,
-    ) -> ByBlock {
+        of: impl Fn(&Path, &RunRecord) -> Option<[f64; N]>,
+    ) -> [ByBlock; N] {
         let machine = self.machines.iter().position(|m| m.label == label);
         let own = (stage.from..stage.to).filter(|index| {
             self.plan.get(*index as usize).copied() == machine && machine.is_some()
         });
         let done = |index: u32| {
             let (dir, run) = self.all.get(&index)?;
-            of(dir, run).filter(|_| run.outcome == Outcome::Done)
+            (run.outcome == Outcome::Done).then(|| of(dir, run))?
         };
         // The first machine of a stage may boot several times in a block.
         let each = if stage.base == label { stage.replicas.max(1) } else { 1 };
-        let mut blocks: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        let mut blocks: BTreeMap<usize, Vec<[f64; N]>> = BTreeMap::new();
         for (nth, index) in own.enumerate() {
-            if let Some(figure) = done(index) {
-                blocks.entry(nth / each).or_default().push(figure);
+            if let Some(figures) = done(index) {
+                blocks.entry(nth / each).or_default().push(figures);
             }
         }
         // A boot that took three times as long moves no median of three.
-        let centre = |(block, all): (usize, Vec<f64>)| (block, vmeter_stats::median(&all));
-        blocks.into_iter().map(centre).collect()
+        let centre = |all: &[[f64; N]], at: usize| {
+            vmeter_stats::median(&all.iter().map(|figures| figures[at]).collect::<Vec<_>>())
+        };
+        std::array::from_fn(|at| blocks.iter().map(|(n, all)| (*n, centre(all, at))).collect())
     }
 
     /// A stage's pairs of two machines, block by block, which differ by candidates that were predicted to change
     /// `parts`.
     pub fn pairs(&self, stage: &Stage, a: &str, b: &str, parts: &[Part]) -> Pairs {
-        let of = |of: fn(&RunRecord) -> f64| {
-            let figures = |label| self.figures(stage, label, |_, run| Some(of(run)));
-            pairs(&figures(a), &figures(b)).0
+        let times = |label| {
+            self.figures(stage, label, |_, run| Some([seconds(run.total_ns), run.usage.cpu_s()]))
         };
+        let ([wall_a, cpu_a], [wall_b, cpu_b]) = (times(a), times(b));
         Pairs {
-            wall: of(|run| seconds(run.total_ns)),
-            cpu: of(|run| run.usage.cpu_s()),
+            wall: pairs(&wall_a, &wall_b).0,
+            cpu: pairs(&cpu_a, &cpu_b).0,
             parts: self.parts(stage, a, b, parts),
         }
     }
@@ -191,19 +193,14 @@ impl<'r> Boots<'r> {
     /// The pairs' lengths if the rest of both boots, without `parts`, took as long.
     fn parts(&self, stage: &Stage, a: &str, b: &str, parts: &[Part]) -> Vec<(f64, f64)> {
         let split = |dir: &Path, run: &RunRecord| {
-            if run.watch == WatchLevel::None || run.outcome != Outcome::Done {
+            if run.watch == WatchLevel::None {
                 return None;
             }
-            let watched = &self.seen_in(dir, run).watched;
-            let (part, total) = (watched.length_of(parts), watched.total_s());
-            let rest = total - part;
-            (rest > TELLING * total).then_some((part / rest, rest))
+            let (part, rest) = self.seen_in(dir, run).watched.split(parts);
+            (rest > TELLING * (part + rest)).then_some([part / rest, rest])
         };
-        let figures = |label| {
-            let share = self.figures(stage, label, |dir, run| Some(split(dir, run)?.0));
-            (share, self.figures(stage, label, |dir, run| Some(split(dir, run)?.1)))
-        };
-        let ((share_a, rest_a), (share_b, rest_b)) = (figures(a), figures(b));
+        let figures = |label| self.figures(stage, label, split);
+        let ([share_a, rest_a], [share_b, rest_b]) = (figures(a), figures(b));
         let (shares, (rests, _)) = (pairs(&share_a, &share_b).0, pairs(&rest_a, &rest_b));
         let one = |((a, b), rest): (&(f64, f64), (f64, f64))| {
             let rest = (rest.0 + rest.1) / 2.0;

@@ -76,7 +76,7 @@ impl Watched {
     }
 
     /// How long the parts took together that a remedy makes shorter, s; nothing counts twice.
-    pub fn length_of(&self, parts: &[Part]) -> f64 {
+    fn length_of(&self, parts: &[Part]) -> f64 {
         let name = |part: &Part| match part {
             Part::Span(name, ..) => Some(*name),
             Part::Printing(..) | Part::Word(_) => None,
@@ -85,6 +85,12 @@ impl Watched {
         let prints = parts.iter().any(|part| matches!(part, Part::Printing(..)));
         let printing = self.timeline.printing.filter(|_| prints).map_or(0, |p| p.time);
         self.length(&names) + seconds(printing)
+    }
+
+    /// How long these parts took together, and the rest of the boot, s.
+    pub fn split(&self, parts: &[Part]) -> (f64, f64) {
+        let part = self.length_of(parts);
+        (part, self.total_s() - part)
     }
 
     /// How long spans of these names took, s; one inside another counts once.

@@ -188,11 +188,8 @@ impl<'a> State<'a> {
     fn alone_s(&self, id: &str, seen: &Seen) -> Option<f64> {
         let parts = candidate(id)?.remedy.predicts;
         let original = self.original.as_ref()?;
-        let side = |seen: &Seen| {
-            let part = seen.watched.length_of(parts);
-            (part, seen.watched.total_s() - part)
-        };
-        let ((before, rest), (after, rest_after)) = (side(original), side(seen));
+        let (before, rest) = original.watched.split(parts);
+        let (after, rest_after) = seen.watched.split(parts);
         let telling = rest > TELLING * original.watched.total_s() && rest_after > 0.0;
         telling.then(|| before - after * rest / rest_after)
     }

@@ -2,7 +2,7 @@
 //! pixels, so a page of any width keeps its text undistorted.
 
 use super::{escape, Markup};
-use crate::chart::{ticks, Chart, Lane, Segment, Strip, Strips};
+use crate::chart::{clean_share, ticks, Chart, Lane, Segment, Strip, Strips};
 use crate::markup;
 use crate::palette::Colour;
 use crate::quantity::{compact_seconds, grouped, percent, Unit};
@@ -241,8 +241,7 @@ fn draw_strip(out: &mut Markup, strip: &Strip, y: usize, range: (f64, f64)) {
 
 /// A bar in a table.
 pub(super) fn bar(from: f64, to: f64, colour: Colour) -> Markup {
-    let clean = |share: f64| if share.is_finite() { share.clamp(0.0, 1.0) * 100.0 } else { 0.0 };
-    let (from, to) = (clean(from), clean(to));
+    let (from, to) = (100.0 * clean_share(from), 100.0 * clean_share(to));
     markup!(
         "<svg width=\"180\" height=\"11\"><rect class=\"{}\" x=\"{:.2}%\" width=\"{:.2}%\" \
          height=\"11\"/></svg>",
@@ -254,8 +253,8 @@ pub(super) fn bar(from: f64, to: f64, colour: Colour) -> Markup {
 
 /// What was expected, and over it what was found, in a table.
 pub(super) fn range(expected: [f64; 2], found: [f64; 2], centre: f64) -> Markup {
-    let clean = |share: f64| if share.is_finite() { share.clamp(0.0, 1.0) * 100.0 } else { 0.0 };
-    let ([low, high], [from, to], centre) = (expected.map(clean), found.map(clean), clean(centre));
+    let at = |share: f64| 100.0 * clean_share(share);
+    let ([low, high], [from, to], centre) = (expected.map(at), found.map(at), at(centre));
     markup!(
         "<svg width=\"240\" height=\"15\"><rect class=\"interval\" x=\"{:.2}%\" width=\"{:.2}%\" \
          height=\"15\"/><line class=\"mean\" x1=\"{:.2}%\" x2=\"{:.2}%\" y1=\"7.5\" y2=\"7.5\"/>\

@@ -2,6 +2,7 @@
 //! least needed left out when the terminal is narrow.
 
 use super::screen::{Ink, Line, Screen};
+use crate::chart::clean_share;
 use crate::quantity::{percent, Digits};
 use crate::table::{Align, Cell, Row, Table};
 use crate::text::Safe;
@@ -311,10 +312,7 @@ fn range(
     centre: f64,
 ) -> impl Iterator<Item = &'static str> {
     let glyphs = screen.glyphs();
-    let at = |share: f64| {
-        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-        (share * columns.saturating_sub(1) as f64).round() as usize
-    };
+    let at = |share: f64| (clean_share(share) * columns.saturating_sub(1) as f64).round() as usize;
     let (expected, found, centre) = (expected.map(at), found.map(at), at(centre));
     (0..columns).map(move |column| {
         let within = |[from, to]: [usize; 2]| (from..=to).contains(&column);
@@ -330,8 +328,7 @@ fn range(
 /// A bar from a share of the width to another, cell by cell.
 fn bar(screen: Screen, columns: usize, from: f64, to: f64) -> impl Iterator<Item = &'static str> {
     let fill = screen.glyphs().fill;
-    let clean = |share: f64| if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-    let (from, to) = (clean(from) * columns as f64, clean(to) * columns as f64);
+    let (from, to) = (clean_share(from) * columns as f64, clean_share(to) * columns as f64);
     (0..columns.min(to.ceil() as usize)).map(move |cell| {
         let covered = (to.min(cell as f64 + 1.0) - from.max(cell as f64)).max(0.0);
         match covered {
@@ -356,7 +353,7 @@ fn spark(
     let shown = &samples[samples.len().saturating_sub(columns)..];
     shown.iter().map(move |sample| {
         let share = if high > low { (sample - low) / (high - low) } else { 0.5 };
-        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        let share = clean_share(share);
         levels[(share * (levels.len() - 1) as f64).round() as usize]
     })
 }
