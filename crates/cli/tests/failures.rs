@@ -439,6 +439,9 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
     let said = ran.stdout + &ran.stderr;
-    assert!(said.contains("since the baseline's session") && said.contains(text(&vmm)), "{said}");
+    assert!(
+        said.contains("inputs of its boots have changed") && said.contains(text(&vmm)),
+        "{said}"
+    );
     assert!(!said.contains("--resume"), "{said}");
 }

@@ -121,6 +121,7 @@ fn a_loop_over_all_items_grows() {
         "superlinear",
     );
     says(&result, "quadratic");
+    says(&result, "(R² 1.00)");
     says(&result, "1.00 × n calls");
 }
 
