@@ -15,7 +15,7 @@ use crate::recorder::{AnyRecorder, Live};
 use crate::sources::guest_ftrace::GuestFtrace;
 use crate::sources::guest_pages::GuestPages;
 use crate::sources::guest_printk::GuestPrintk;
-use crate::sources::vmm_threads::VmmThreads;
+use crate::sources::vmm_threads::{self, VmmThreads};
 use regex::Regex;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -134,6 +134,10 @@ pub fn follow_from_exec(following: &Following<'_>) -> Result<Followed, LookError
         false => finished(kept, executed.exec_ns, &mut warnings),
     };
     run.sources.extend(end(sampled, &tracee, there, executed.exec_ns, &mut warnings));
+    // A moment that may be as early as the exec is none.
+    if has_kernel && vmm_threads::vcpu_began(&run).is_none_or(|(from, _)| from <= 0) {
+        warnings.push(began_unseen(first.monotonic_ns.saturating_sub(executed.exec_ns)));
+    }
     let ticks = match tied {
         Some(tied) => Ok(Some(tied)),
         None if there => ticks(&request, &tracee),
@@ -193,6 +197,19 @@ fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
         2 * EACH.as_millis()
     )
 }
+
+/// Why nothing before the kernel has a name. `late`: from the exec to the first look, ns.
+fn began_unseen(late: Ns) -> String {
+    format!(
+        "{BEGAN_UNSEEN}: vmeter first looked at the VMM {:.0} ms after the exec, and a busy host may \
+            have delayed later looks, too. So vmeter does not name what came before the first \
+            event of the guest's kernel",
+        late as f64 / 1e6
+    )
+}
+
+/// Of a VMM whose vCPU began to run at no known time.
+pub const BEGAN_UNSEEN: &str = "the time at which the vCPU began to run is not known";
 
 fn ticks(request: &Request<'_>, tracee: &Tracee) -> Result<Option<Tied>, String> {
     let looked = find(request.vmm, request.dir, request.cache);

@@ -15,7 +15,7 @@ use vmeter_model::span::{OBSERVE, UNATTRIBUTED};
 use vmeter_model::time::seconds;
 use vmeter_model::{Cause, Timeline};
 use vmeter_record::end::READS_LIKE_A_PANIC;
-use vmeter_record::look::next::{PAUSED, RESTARTED};
+use vmeter_record::look::next::{BEGAN_UNSEEN, PAUSED, RESTARTED};
 use vmeter_record::look::STILL;
 use vmeter_record::run::SEVERAL;
 use vmeter_record::sources::vmm_threads;
@@ -114,7 +114,7 @@ impl BootReport<'_> {
     /// True for a warning that is told whatever lines it takes: one on the whole result, on
     /// how a run ended, on which VMM it is of, or on how it was watched.
     fn is_told(&self, warning: &Notice) -> bool {
-        let told = [READS_LIKE_A_PANIC, SEVERAL, UNTRACED, RESTARTED, PAUSED, STILL];
+        let told = [READS_LIKE_A_PANIC, SEVERAL, UNTRACED, RESTARTED, PAUSED, BEGAN_UNSEEN, STILL];
         let of_end = told.iter().any(|begin| warning.text.contains(begin));
         of_end || self.result.warnings.contains(&warning.text)
     }
