@@ -253,3 +253,82 @@ fn a_lock_of_all_is_what_several_at_once_wait_for() {
     let Some(waits) = waits_of_four("sleep 0.15") else { return };
     assert_ne!(waits["kind"], "lock", "{waits}");
 }
+
+/// A VMM that speaks Firecracker's API; none without a Python.
+fn played_firecracker(lab: &Lab) -> Option<(PathBuf, PathBuf)> {
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: no python3");
+        return None;
+    }
+    let config = lab.path("vm.json");
+    let machine = serde_json::json!({
+        "boot-source": { "kernel_image_path": "/boot/vmlinux", "boot_args": "" },
+        "drives": [],
+        "machine-config": { "vcpu_count": 1, "mem_size_mib": 1 },
+    });
+    std::fs::write(&config, machine.to_string()).expect("written");
+    Some((lab.script("firecracker", include_str!("common/firecracker.py")), config))
+}
+
+const TICKS: [&str; 2] = ["--ready", "line:tick (?<nonce>[0-9a-f]+) "];
+
+#[test]
+fn a_vmm_with_firecrackers_api_is_saved_and_restored_by_requests() {
+    let lab = Lab::new();
+    let Some((vmm, config)) = played_firecracker(&lab) else { return };
+    let dir = lab.path("session");
+    let restore = ["restore", "--warmup", "0", "--runs", "2", "--no-boot", "--save", text(&dir)];
+    let vmm = ["--", text(&vmm), "--no-api", "--config-file", text(&config)];
+    let result = lab.json(&[&restore[..], &TICKS, &vmm].concat());
+    let machines = result["machines"].as_array().expect("machines");
+    let labels: Vec<&str> = machines.iter().filter_map(|m| m["label"].as_str()).collect();
+    assert_eq!(labels, ["file", "uffd"]);
+    for machine in machines {
+        assert_eq!(machine["proofs"], serde_json::json!(["nonce", "nonce"]), "{machine}");
+        // It sleeps so long between its state and its RAM.
+        let runs = result["runs"].as_array().expect("runs").iter();
+        for run in runs.filter(|run| run["label"] == machine["label"]) {
+            assert!(run["argv"].to_string().contains("--api-sock"), "{}", run["argv"]);
+            assert!(!run["argv"].to_string().contains("--config-file"), "{}", run["argv"]);
+            let beside = run["overlapping"].as_array().expect("spans beside");
+            let request = beside.iter().find(|s| s["name"] == "launcher:PUT /snapshot/load");
+            let request = request.expect("a request");
+            let took = request["end_s"].as_f64().unwrap() - request["start_s"].as_f64().unwrap();
+            assert!(took >= 0.05, "{took}");
+        }
+    }
+    // The guest touches eight pages, and a handler serves no other.
+    let shown = lab.run(&["show", text(&dir), "--long", "--color", "never"]).stdout;
+    let row = shown.lines().find(|line| line.contains("unknown") && line.ends_with("uffd"));
+    let words: Vec<&str> = row.expect("a row").split_whitespace().collect();
+    assert_eq!(words[..4], ["unknown", "8", "0", "8"], "{words:?}");
+    has_no_image(&dir);
+    let left = std::fs::read_dir(std::env::temp_dir()).expect("a folder").flatten();
+    let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("vmeter-api-");
+    assert!(!left.map(|entry| entry.file_name()).any(|name| ours(&name)), "sockets are left");
+}
+
+#[test]
+fn what_a_vmms_api_refuses_is_said_in_its_words() {
+    let lab = Lab::new();
+    let Some((vmm, config)) = played_firecracker(&lab) else { return };
+    let script = std::fs::read_to_string(&vmm).expect("the VMM");
+    let broken = script.replace("time.sleep(0.05)", "raise ValueError('no such state')");
+    assert_ne!(script, broken);
+    std::fs::write(&vmm, broken).expect("written");
+    let restore = ["restore", "--warmup", "0", "--runs", "1", "--no-boot", "--method", "file"];
+    let machine = ["--", text(&vmm), "--no-api", "--config-file", text(&config)];
+    let ran = lab.run(&[&restore[..], &TICKS, &machine].concat());
+    assert_eq!(ran.status, 1, "{}", ran.stderr);
+    assert!(ran.stdout.contains("PUT /snapshot/load: status 400"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("no such state"), "{}", ran.stdout);
+    // Nothing boots a VMM that is told of its machine by its API alone.
+    let ran = lab.run(&[&restore[..], &TICKS, &["--", text(&vmm), "--api-sock", "s"]].concat());
+    assert_eq!(ran.status, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("boots no guest"), "{}", ran.stderr);
+    let machine = ["--", text(&vmm), "--config-file", text(&config), "--no-api"];
+    let other = ["restore", "--no-boot", "--method", "loadvm"];
+    let ran = lab.run(&[&other[..], &TICKS, &machine].concat());
+    assert_eq!(ran.status, 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected file, uffd"), "{}", ran.stderr);
+}

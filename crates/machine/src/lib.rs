@@ -10,6 +10,8 @@ pub mod launch;
 pub mod output;
 pub mod page_cache;
 pub mod page_faults;
+pub mod page_handler;
 pub mod plan;
 pub mod qmp;
+pub mod snapshots;
 pub mod vmm;

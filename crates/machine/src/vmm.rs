@@ -3,6 +3,7 @@
 //! Whoever records a boot looks at [`Abilities`] and lets the [`Dialect`] add what the
 //! guest's kernel is to be told, so that no other code asks which VMM it is.
 
+use crate::snapshots::Snapshots;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -65,6 +66,11 @@ pub trait Dialect: Sync + Debug {
     /// The option by which a command line restores a snapshot, if it does.
     fn restores(&self, argv: &[OsString]) -> Option<&'static str> {
         let _ = argv;
+        None
+    }
+
+    /// How it saves and restores a machine by its API, if vmeter knows.
+    fn snapshots(&self) -> Option<&'static dyn Snapshots> {
         None
     }
 

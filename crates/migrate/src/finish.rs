@@ -51,9 +51,9 @@ impl Pair<'_> {
     fn not_heard(&mut self) -> String {
         let what = "QEMU reports that the migration completed, but the guest at the destination \
             sends no heartbeat";
-        match self.destination.ended() {
+        match self.destination.process.ended() {
             Some(status) => {
-                format!("{what}: its QEMU ended ({status}){}", self.destination.said())
+                format!("{what}: its QEMU ended ({status}){}", self.destination.process.said())
             }
             None => format!("{what} within {} s", SOON.as_secs()),
         }
@@ -63,7 +63,7 @@ impl Pair<'_> {
     fn goes_on(&mut self, side: Side, from: Ns) -> bool {
         let Self { source, destination, heart, task, .. } = self;
         let vm = if side == Side::Source { source } else { destination };
-        let gone = || vm.ended().is_some() || (task.interrupted)();
+        let gone = || vm.process.ended().is_some() || (task.interrupted)();
         let heard = heart.wait(SOON, gone, |heard| {
             let beats = figures::between(heard.of(side), from, Ns::MAX);
             let length = beats.last()?.at - beats.first()?.at;

@@ -20,6 +20,7 @@ mod machines;
 pub mod parameters;
 mod plan;
 mod predict;
+mod process;
 mod report;
 mod result;
 mod run;
@@ -34,6 +35,7 @@ pub use data::{
 };
 pub use error::MigrateError;
 pub use experiment::{migrate, Kind};
+pub use process::Process;
 pub use report::MigrateReport;
 pub use result::{
     MigratePoint, MigratePrediction, MigrateResult, MigrateRun, MigrateSetup, MigrateWorkload,

@@ -169,7 +169,7 @@ impl<'a> Pair<'a> {
         let found = heart.wait(
             READY,
             || {
-                ended = source.ended();
+                ended = source.process.ended();
                 ended.is_some() || (task.interrupted)()
             },
             |heard| {
@@ -181,7 +181,7 @@ impl<'a> Pair<'a> {
         match (found, ended) {
             (Some(()), _) => Ok(()),
             (None, Some(status)) => {
-                let stderr = self.source.said();
+                let stderr = self.source.process.said();
                 Err(MigrateError::Ended { side: Side::Source, status, stderr })
             }
             (None, None) if (self.task.interrupted)() => Err(MigrateError::Interrupted),
@@ -233,7 +233,7 @@ impl<'a> Pair<'a> {
     /// Until the next sample is due, a monitor has news, or a process ends.
     fn wait_for_news(&self) {
         // One that has ended is always ready.
-        let other = (!self.killed).then(|| self.destination.pidfd());
+        let other = (!self.killed).then(|| self.destination.process.pidfd());
         self.source.wait_for_news(other.as_slice(), SAMPLE);
     }
 
@@ -316,9 +316,9 @@ impl<'a> Pair<'a> {
         if middle {
             self.killed = true;
             match side {
-                Side::Source => self.source.kill(),
-                Side::Destination => self.destination.kill(),
-            }
+                Side::Source => self.source.process.kill(),
+                Side::Destination => self.destination.process.kill(),
+            };
         }
     }
 
@@ -352,13 +352,13 @@ impl<'a> Pair<'a> {
         let words = if words.is_empty() { String::new() } else { format!("; QEMU: {words}") };
         // Its end follows that of its socket closely.
         let _ = wait_for_end(&self.destination);
-        let (outcome, reason) = match self.destination.ended() {
-            Some(status) if self.destination.was_killed() => {
+        let (outcome, reason) = match self.destination.process.ended() {
+            Some(status) if self.destination.process.was_killed() => {
                 let reason = format!("the destination's QEMU ended ({status}){words}");
                 (MigrateOutcome::DestinationDied, reason)
             }
             Some(status) => {
-                let said = self.destination.said();
+                let said = self.destination.process.said();
                 let reason = format!("the destination's QEMU gave up ({status}){said}{words}");
                 (MigrateOutcome::Failed, reason)
             }
@@ -373,11 +373,11 @@ impl<'a> Pair<'a> {
     fn source_died(&mut self) -> Ended {
         let at = now_ns();
         let _ = wait_for_end(&self.source);
-        let status = self.source.ended().unwrap_or_else(|| "it does not answer".into());
-        let said = self.source.said();
+        let status = self.source.process.ended().unwrap_or_else(|| "it does not answer".into());
+        let said = self.source.process.said();
         // Left alone it ends by itself, or stays paused: it never has the whole guest.
         let _ = wait_for_end(&self.destination);
-        let left = match self.destination.ended() {
+        let left = match self.destination.process.ended() {
             Some(status) => format!("the destination gave up ({status})"),
             None => "the destination waits for the rest".into(),
         };
@@ -392,5 +392,5 @@ impl<'a> Pair<'a> {
 /// Waits a little for a process that is about to end.
 fn wait_for_end(vm: &Vm) -> rustix::io::Result<usize> {
     let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
-    poll(&mut [PollFd::new(&vm.pidfd().as_fd(), PollFlags::IN)], Some(&timeout))
+    poll(&mut [PollFd::new(&vm.process.pidfd().as_fd(), PollFlags::IN)], Some(&timeout))
 }

@@ -58,7 +58,7 @@ fn compare(source: &mut Vm, destination: &mut Vm) -> Result<MigrateVerification,
     while done < bytes {
         let length = usize::try_from(bytes - done).unwrap_or(CHUNK).min(CHUNK);
         for (n, vm) in [&*source, &*destination].into_iter().enumerate() {
-            let read = read(vm.pid(), at[n].wrapping_add(done), &mut buffers[n][..length]);
+            let read = read(vm.process.pid(), at[n].wrapping_add(done), &mut buffers[n][..length]);
             read.map_err(MigrateError::io(
                 "reading the guest's RAM out of QEMU's memory (may this user ptrace it? \
                  /proc/sys/kernel/yama/ptrace_scope must be 0 or 1)",

@@ -50,6 +50,14 @@ pub enum EventKind {
         /// What it loads from here on.
         part: SnapshotPart,
     },
+    /// The launcher is done with something that it does for the VMM: a request to its API, serving its
+    /// page faults.
+    Launched {
+        /// What, e.g. `PUT /snapshot/load`.
+        what: String,
+        /// How long it took, ns.
+        ns: Ns,
+    },
     /// The VMM changed its run state (QEMU's `runstate_set`), e.g. `running`, `shutdown`.
     RunState {
         /// State entered, as the VMM spells it.

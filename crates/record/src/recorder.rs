@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use vmeter_machine::launch::Tracee;
 use vmeter_machine::plan::LaunchPlan;
+use vmeter_machine::snapshots::Request;
 use vmeter_machine::vmm::Abilities;
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Event, MachineSpec, Ns, RunRecord};
@@ -40,6 +41,10 @@ pub struct Snapshot {
     pub files: Vec<ImageFile>,
     /// Commands in JSON that the VMM's monitor is told before anything else.
     pub commands: Vec<String>,
+    /// What the VMM is requested by its API, once that is there.
+    pub requests: Vec<Request>,
+    /// The RAM's file, if vmeter is to serve its pages.
+    pub served: Option<PathBuf>,
     /// A file that says whose its pages are.
     pub owners: Option<PathBuf>,
     /// True if it matters for how long the VMM's threads wait for a CPU.

@@ -640,6 +640,7 @@ fn last_seen(dir: &Path, record: &RunRecord) -> String {
         | EventKind::VmmRead { .. }
         | EventKind::VmmWaits
         | EventKind::SnapshotPart { .. }
+        | EventKind::Launched { .. }
         | EventKind::MachineReset
         | EventKind::VirtioReset
         | EventKind::Stalled { .. }

@@ -211,6 +211,7 @@ pub(crate) fn by_guest(what: &EventKind) -> bool {
         | EventKind::VmmMain
         | EventKind::VmmWaits
         | EventKind::SnapshotPart { .. }
+        | EventKind::Launched { .. }
         | EventKind::RunState { .. }
         | EventKind::VmmExiting
         | EventKind::WrapperResumed

@@ -86,6 +86,7 @@ pub(crate) fn marks(
                 | EventKind::VmmMain
                 | EventKind::VmmWaits
                 | EventKind::SnapshotPart { .. }
+                | EventKind::Launched { .. }
                 | EventKind::VmmExiting
                 | EventKind::WrapperResumed
                 | EventKind::VmmExit

@@ -96,6 +96,8 @@ pub const MEANINGS: &[(&str, &str)] = &[
     ("kexec*",              "the guest starts another kernel by kexec"),
     ("host:no-cpu",         "the VMM was ready to run, but the host gave it no CPU"),
     ("host:vmm-stopped",    "a signal or a debugger had stopped the VMM"),
+    ("launcher:page faults", "restore: vmeter reads pages for the VMM (userfaultfd)"),
+    ("launcher:PUT *",      "restore: the VMM handles this request to its API"),
     ("launcher:after",      "from the VMM's end to the end of the program that started the VMM"),
     ("vmeter:observe",      "vmeter pauses the VMM (options that vmeter adds also cost time, but in other rows)"),
     ("unattributed",        "time that no source explains"),

@@ -34,7 +34,7 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     let mut path = Path { tree, at: Stamp { at: 0, error: 0, source: "" } };
     let first = |what: &EventKind| facts.first(|w| w == what);
     let wrapper = first(&EventKind::WrapperExec);
-    let turns = turns(facts, wrapper.map_or(0, |wrapper| wrapper.at));
+    let mut turns = turns(facts, wrapper.map_or(0, |wrapper| wrapper.at));
     // A launcher may load the snapshot itself, and execute who goes on with it.
     let before = turns.first().map_or(facts.total, |turn| turn.stamp.at);
     let early = |stamp: &Stamp<'_>| stamp.at <= before;
@@ -47,8 +47,10 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     path.to("vmm:wrapper", exec.filter(|_| wrapper.is_some()));
     path.to("vmm:link", main);
     let loads = turns.iter().any(|turn| *turn.part != SnapshotPart::Loaded);
-    let from = turns.last().map_or(path.at.at, |turn| turn.stamp.at);
+    let from = turns.first().map_or(path.at.at, |turn| turn.stamp.at);
     let runs = runs(facts, if loads { from } else { path.at.at });
+    // What a VMM loads once its guest runs, that guest asked for.
+    turns.retain(|turn| runs.is_none_or(|runs| turn.stamp.at <= runs.at));
     let named = |name: &'static str| match (main, wrapper) {
         (Some(_), _) => name,
         (None, Some(_)) => "vmm:wrapper",
@@ -58,7 +60,7 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
         Some(first) => path.to(named("vmm:init"), Some(first.stamp)),
         None => path.to(named("vmm:init+vmm:load"), runs),
     }
-    load(&mut path, &turns);
+    load(&mut path, &turns, wrapper.is_none());
     let killed = |w: &EventKind| matches!(w, EventKind::VmmExiting | EventKind::VmmKilled);
     let after = runs.map_or(path.at.at, |runs| runs.at);
     let exiting = facts.seen.iter().find(|s| killed(s.what) && s.at >= after).map(Stamp::of);
@@ -66,7 +68,9 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     let loaded = turns.last().is_some_and(|turn| *turn.part == SnapshotPart::Loaded);
     match (runs, loaded) {
         (Some(runs), _) => {
-            path.to(if loaded { RESUME } else { UNATTRIBUTED }, Some(runs));
+            let last = turns.last().and_then(|turn| phase(turn.part)).filter(|_| !loaded);
+            let name = last.map_or(RESUME.to_owned(), |last| format!("{last}+{RESUME}"));
+            path.to(if turns.is_empty() { UNATTRIBUTED } else { &name }, Some(runs));
             path.to(UNTIL_READY, Some(end));
         }
         (None, true) => path.to(&format!("{RESUME}+{UNTIL_READY}"), Some(end)),
@@ -76,6 +80,7 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     path.to("vmm:exit", exiting.and(Some(resumed.unwrap_or_else(|| facts.end()))));
     path.to(AFTER, resumed.map(|_| facts.end()));
     let mut tree = path.tree;
+    tree.beside.extend(launcher(facts));
     for rules in RESTORED {
         (rules.spans)(facts, &anchors, &mut tree);
     }
@@ -128,31 +133,57 @@ fn runs<'a>(facts: &RunIndex<'a>, after: Ns) -> Option<Stamp<'a>> {
     seen.filter(|seen| running(seen.what) || exit(seen.what)).map(Stamp::of).next()
 }
 
+/// The phase in which a part is loaded; none for what is no part.
+fn phase(part: &SnapshotPart) -> Option<&'static str> {
+    match part {
+        SnapshotPart::Ram => Some(LOAD_RAM),
+        SnapshotPart::State { .. } => Some(LOAD_STATE),
+        SnapshotPart::Both => Some(LOAD),
+        SnapshotPart::Other | SnapshotPart::Loaded => None,
+    }
+}
+
 /// What is loaded, part by part; states that follow one another are one span, with a part for each
-/// device that has a name.
-fn load<'a>(path: &mut Path<'a>, turns: &[Turn<'a>]) {
-    let phase = |part: &SnapshotPart| match part {
-        SnapshotPart::Ram => LOAD_RAM,
-        SnapshotPart::State { .. } => LOAD_STATE,
-        SnapshotPart::Both => LOAD,
-        SnapshotPart::Other | SnapshotPart::Loaded => UNATTRIBUTED,
-    };
+/// device that has a name. A VMM that no launcher started is `alone`: between two parts it is not yet done with
+/// the first, or prepares the second, and that time has both names. A launcher may have waited there.
+fn load<'a>(path: &mut Path<'a>, turns: &[Turn<'a>], alone: bool) {
     let mut devices: Vec<Node<'a>> = Vec::new();
-    for (at, turn) in turns.iter().enumerate() {
-        let Some(next) = turns.get(at + 1) else { break };
+    let mut before: Option<&str> = None;
+    for pair in turns.windows(2) {
+        let [turn, next] = pair else { break };
+        let (from, to) = (turn.stamp.at, next.stamp.at);
         if let SnapshotPart::State { device } = turn.part {
-            if !device.is_empty() && next.stamp.at > turn.stamp.at {
+            if !device.is_empty() && to > from {
                 let error = turn.stamp.error.max(next.stamp.error);
-                let (from, to) = (turn.stamp.at, next.stamp.at);
                 let node = Node::new(format!("load {device}"), from, to, turn.stamp.source);
                 devices.push(Node { error, ..node });
             }
         }
-        if phase(next.part) != phase(turn.part) {
-            path.to(phase(turn.part), Some(next.stamp));
+        let (this, after) = (phase(turn.part), phase(next.part));
+        if after != this {
+            let name = match (before, this, after) {
+                (_, Some(this), _) => this.to_owned(),
+                (Some(before), None, Some(after)) if alone && before == after => before.to_owned(),
+                (Some(before), None, Some(after)) if alone => format!("{before}+{after}"),
+                _ => UNATTRIBUTED.to_owned(),
+            };
+            path.to(&name, Some(next.stamp));
         }
+        before = this.or(before);
     }
     devices.into_iter().for_each(|device| path.tree.place(device));
+}
+
+/// What the launcher does, beside what the VMM does.
+fn launcher<'a>(facts: &RunIndex<'a>) -> impl Iterator<Item = Node<'a>> {
+    facts.seen.iter().filter_map(|seen| match seen.what {
+        EventKind::Launched { what, ns } => {
+            let from = seen.at.saturating_sub(*ns).max(0);
+            let node = Node::new(format!("launcher:{what}"), from, seen.at, seen.source);
+            Some(Node { error: seen.error, ..node })
+        }
+        _ => None,
+    })
 }
 
 /// Why time is `unattributed`.
@@ -276,8 +307,12 @@ mod tests {
         );
     }
 
+    fn of(timeline: &Timeline, name: &str) -> Option<Ns> {
+        timeline.phases.iter().find(|(n, _)| n == name).map(|(_, ns)| ns / MS)
+    }
+
     #[test]
-    fn a_gap_between_two_files_is_nobodys() {
+    fn a_gap_between_two_files_is_the_vmms_unless_a_launcher_may_have_waited() {
         let mut events = start();
         let file = |at, part| event(at, "snapshot-files", EventKind::SnapshotPart { part });
         events.extend([
@@ -286,14 +321,47 @@ mod tests {
             file(50, SnapshotPart::Ram),
             file(150, SnapshotPart::Loaded),
         ]);
+        let alone = build(&events, &run());
+        verify(&alone).expect("it tiles");
+        let both = "vmm:load-state+vmm:load-ram";
+        assert_eq!((of(&alone, "vmm:load-state"), of(&alone, both)), (Some(10), Some(20)));
+        assert_eq!(of(&alone, "vmm:load-ram"), Some(100));
+        let spans: Vec<&str> = alone.spans.iter().map(|span| span.name.as_str()).collect();
+        assert!(spans.contains(&"vmm:resume+guest:until-ready"), "{spans:?}");
+        assert_eq!(of(&alone, "unattributed"), Some(150));
+        events.push(event(0, "process", EventKind::WrapperExec));
+        let launched = build(&events, &run());
+        verify(&launched).expect("it tiles");
+        assert_eq!((of(&launched, both), of(&launched, "unattributed")), (None, Some(170)));
+    }
+
+    #[test]
+    fn what_is_loaded_once_the_guest_runs_is_the_guests_time() {
+        let mut events = start();
+        let file = |at, part| event(at, "snapshot-files", EventKind::SnapshotPart { part });
+        events.extend([
+            file(20, SnapshotPart::State { device: "state.json".into() }),
+            file(30, SnapshotPart::Ram),
+            running(40),
+            file(250, SnapshotPart::Loaded),
+        ]);
         let timeline = build(&events, &run());
         verify(&timeline).expect("it tiles");
-        let of =
-            |name: &str| timeline.phases.iter().find(|(n, _)| n == name).map(|(_, ns)| ns / MS);
-        assert_eq!((of("vmm:load-state"), of("vmm:load-ram")), (Some(10), Some(100)));
-        let spans: Vec<&str> = timeline.spans.iter().map(|span| span.name.as_str()).collect();
-        assert!(spans.contains(&"vmm:resume+guest:until-ready"), "{spans:?}");
-        assert_eq!(of("unattributed"), Some(170));
+        assert_eq!(of(&timeline, "vmm:load-ram+vmm:resume"), Some(10));
+        assert_eq!(of(&timeline, "guest:until-ready"), Some(260));
+        assert_eq!(of(&timeline, "unattributed"), Some(0));
+    }
+
+    #[test]
+    fn what_the_launcher_does_stands_beside_what_the_vmm_does() {
+        let mut events = start();
+        let request = EventKind::Launched { what: "PUT /snapshot/load".into(), ns: 30 * MS };
+        events.extend([event(80, "vmm-api", request), device(60, ""), running(90)]);
+        let timeline = build(&events, &run());
+        verify(&timeline).expect("it tiles");
+        let beside = timeline.overlapping.iter().find(|span| span.name.starts_with("launcher:"));
+        let beside = beside.expect("a request");
+        assert_eq!((beside.start / MS, beside.end / MS), (50, 80));
     }
 
     #[test]

@@ -20,11 +20,12 @@ use vmeter_session::{Interrupt, Views, Watch};
 #[derive(Debug, Args)]
 pub struct Restore {
     /// Command that makes the snapshot. vmeter runs it once, and replaces {image} in this command
-    /// by the path of a folder for the snapshot (default: vmeter makes QEMU's snapshots itself).
+    /// by the path of a folder for the snapshot (default: vmeter makes the snapshot itself; it can with
+    /// QEMU, Firecracker and cloud-hypervisor).
     #[arg(long, value_name = "CMD", requires = "restore")]
     pub create: Option<String>,
     /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in this
-    /// command by the path of the snapshot's folder (default: vmeter starts QEMU itself).
+    /// command by the path of the snapshot's folder (default: vmeter starts the VMM itself).
     #[arg(long, value_name = "CMD")]
     pub restore: Option<String>,
     /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
@@ -37,8 +38,9 @@ pub struct Restore {
     /// each file outside of {image} that --create wrote and --restore names).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
-    /// Ways in which QEMU restores, separated by commas; vmeter uses them in turn (default: all
-    /// that this QEMU has).
+    /// Ways to restore, separated by commas; vmeter uses them in turn (default: all that this VMM
+    /// has). QEMU: loadvm, incoming, shared, mapped-ram; Firecracker: file; cloud-hypervisor:
+    /// copy, on-demand.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
     pub method: Vec<Method>,
     /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone
@@ -84,7 +86,7 @@ pub struct Restore {
     /// How often.
     #[command(flatten)]
     pub runs: Runs,
-    /// QEMU command line of your own machine (default: the machine of the options).
+    /// VMM command line of your own machine (default: the machine of the options).
     #[arg(last = true, value_name = "VMM ARGS")]
     pub command: Vec<String>,
 }

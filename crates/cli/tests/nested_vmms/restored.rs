@@ -92,3 +92,54 @@ fn a_guest_that_its_vmm_restored_did_not_boot() {
         assert!(!lines[0].contains(wrong), "{wrong}");
     }
 }
+
+/// The phases that a restore by these VMMs has.
+const PHASES: [&str; 4] = ["vmm:link", "vmm:init", "vmm:load-state", "guest:until-ready"];
+
+#[test]
+fn vmeter_saves_and_restores_by_their_apis() {
+    let Some(kernel) = asked() else { return };
+    let found: Vec<(&str, &str)> =
+        [("firecracker", "file,uffd"), ("cloud-hypervisor", "copy,on-demand")]
+            .into_iter()
+            .filter(|(name, _)| vmm(name).is_some())
+            .collect();
+    if found.is_empty() {
+        println!("skipped: no firecracker and no cloud-hypervisor in PATH or VMETER_VMMS");
+        return;
+    }
+    let lab = Lab::new();
+    let each = |(name, methods): &(&str, &str)| {
+        format!(
+            "vmeter restore --vmm {name} --method {methods} --kernel /boot/vmlinux --memory 256 --warmup 1 \
+             --runs 3 --timeout 600 --color never --long --export-json /tmp/j\n\
+             echo \"L1: {name}: $?\"; cat /tmp/j >/dev/ttyS1; rm -rf /tmp/state; ls /tmp\n"
+        )
+    };
+    let script: String = std::iter::once(BEGIN.to_owned()).chain(found.iter().map(each)).collect();
+    let lines = with_files(&lab, &kernel, &script, (QEMU, PATIENCE), &[]);
+    let results: Vec<Value> = serde_json::Deserializer::from_str(&lines[1])
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .expect("JSON");
+    assert_eq!(results.len(), found.len());
+    for (result, (name, methods)) in results.iter().zip(&found) {
+        let machines = result["machines"].as_array().expect("machines");
+        assert_eq!(machines.len(), methods.split(',').count(), "{name}");
+        for machine in machines {
+            let label = machine["label"].as_str().expect("a label");
+            assert_eq!(machine["proofs"], json!(["nonce", "nonce", "nonce"]), "{name} {label}");
+            for phase in PHASES {
+                let mean = super::common::phase(machine, phase);
+                assert!(mean > 0.0, "{name} {label}: {phase}");
+            }
+        }
+        for run in result["runs"].as_array().expect("runs") {
+            if run["label"] != "cold boot" {
+                let coverage = run["coverage"].as_f64().expect("a share");
+                println!("{name} {}: {coverage}", run["label"]);
+                assert!(coverage >= 0.98, "{name} {run}");
+            }
+        }
+    }
+}

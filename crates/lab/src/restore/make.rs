@@ -1,11 +1,11 @@
-//! Making the snapshot: a guest of QEMU's is booted to its ready point and saved, or the user's command
-//! does all of it.
+//! Making the snapshot: a guest is booted to its ready point and saved, by QEMU's monitor or by the VMM's API,
+//! or the user's command does all of it.
 
 use super::image::{files_in, named_by, stored};
 use super::method::{empty_qcow2, Method, DISK, NAME};
 use super::proof::nonce;
-use super::ready;
-use super::saved_machine::{wrong, OfQemu};
+use super::ready::{self, Heard};
+use super::saved_machine::{by_api, wrong, Making};
 use anyhow::{anyhow, Context, Result};
 use regex::Regex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 use vmeter_base::files;
+use vmeter_machine::snapshots::{connect, with_socket, Snapshots};
 use vmeter_migrate::commands::{set, Human, Migrate, QueryMigrate};
-use vmeter_migrate::{Side, Vm};
+use vmeter_migrate::{Process, Side, Vm};
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
 use vmeter_record::clock;
@@ -31,6 +32,8 @@ const BANDWIDTH: u64 = 1 << 40;
 const ASK: Duration = Duration::from_millis(50);
 /// A file's time is that of the kernel's last tick.
 const FILE_CLOCK: Duration = Duration::from_millis(20);
+/// How long a VMM may take to make its API's socket, and to answer.
+const API: Duration = Duration::from_secs(120);
 /// How long a QEMU that was told to end may take.
 const END: Duration = Duration::from_secs(20);
 
@@ -82,42 +85,87 @@ impl Made {
 /// Boots a machine and saves it into the folder `image`.
 ///
 /// # Errors
-/// Class answer: a guest that is never ready, a QEMU that does not save it. Class host: no room.
-pub(super) fn by_qemu(asked: &OfQemu<'_>, image: &Path, watch: &Watch<'_>) -> Result<Made> {
-    let method = asked.method;
+/// Class answer: a guest that is never ready, a VMM that does not save it. Class host: no room.
+pub(super) fn by_vmm(making: &Making<'_>, image: &Path, watch: &Watch<'_>) -> Result<Made> {
+    match by_api(&making.saved.machine) {
+        Some(api) => by_requests(api, making, image, watch),
+        None => by_monitor(making, image, watch),
+    }
+}
+
+fn by_monitor(making: &Making<'_>, image: &Path, watch: &Watch<'_>) -> Result<Made> {
+    let method = making.saved.method;
     if method == Method::Loadvm {
         let disk = image.join(DISK);
         std::fs::write(&disk, empty_qcow2())
             .map_err(|error| host(format!("{}: {error}", disk.display())))?;
     }
-    let argv = method.saved(asked.argv, image, asked.memory_mib);
-    let begun = clock::read().monotonic_ns;
+    let argv = making.saved.booted(image);
+    let begun = clock::monotonic();
     let failed = |error| wrong(method, &error);
-    let (mut vm, serial) = Vm::start(Side::Source, &argv, asked.pin).map_err(failed)?;
-    let heard = ready::wait(&mut vm, serial, asked, watch.interrupt)?;
-    let save = clock::read().monotonic_ns;
+    let (mut vm, serial) = Vm::start(Side::Source, &argv, making.pin).map_err(failed)?;
+    let heard = ready::wait(&mut vm.process, serial, making, watch.interrupt)?;
+    let save = clock::monotonic();
     match method {
         Method::Loadvm => savevm(&mut vm)?,
         _ => migrate(&mut vm, method, image, watch)?,
     }
-    let saved = clock::read().monotonic_ns;
+    let saved = clock::monotonic();
     end(&mut vm)?;
+    made(making, image, &heard, [begun, save, saved])
+}
+
+fn by_requests(
+    api: &dyn Snapshots,
+    making: &Making<'_>,
+    image: &Path,
+    watch: &Watch<'_>,
+) -> Result<Made> {
+    let failed = |error: &dyn std::fmt::Display| wrong(making.saved.method, error);
+    let folder = tempfile::Builder::new().prefix("vmeter-api-").tempdir();
+    let folder = folder.map_err(|error| host(format!("making a temporary folder: {error}")))?;
+    let mut plan = making.saved.machine.plan();
+    plan.place_config(folder.path()).map_err(host)?;
+    let path = folder.path().join("api");
+    let argv = with_socket(&api.with_api(&plan.argv), &path);
+    let begun = clock::monotonic();
+    let started = Process::start(&argv, making.pin, None);
+    let (mut process, serial) = started.map_err(|error| failed(&error))?;
+    let heard = ready::wait(&mut process, serial, making, watch.interrupt)?;
+    let save = clock::monotonic();
+    let socket = connect(&path, API, &|| watch.interrupt.is_raised());
+    let socket = socket.ok_or_else(|| failed(&"the VMM made no socket for its API"))?;
+    for request in api.save(image) {
+        watch.go_on()?;
+        request.send(&socket, API).map_err(|error| failed(&error))?;
+    }
+    let saved = clock::monotonic();
+    process.kill();
+    made(making, image, &heard, [begun, save, saved])
+}
+
+/// What was made, when the VMM began, when it began to save and when it had.
+fn made(
+    making: &Making<'_>,
+    image: &Path,
+    heard: &Heard,
+    [begun, save, saved]: [Ns; 3],
+) -> Result<Made> {
     let files = files_in(image);
     on_disk(&files)?;
     let since = |from: Ns, to: Ns| seconds(to - from);
-    let made = Made {
-        method: method.word().into(),
+    Ok(Made {
+        method: making.saved.method.word().into(),
         // How often the line comes was listened for besides.
-        create_s: since(begun, heard.at) + since(save, clock::read().monotonic_ns),
+        create_s: since(begun, heard.at) + since(save, clock::monotonic()),
         boot_s: Some(since(begun, heard.at)),
         save_s: Some(since(save, saved)),
         image_bytes: stored(&files),
-        nonce: nonce(asked.until, &heard.line),
+        nonce: nonce(making.until, &heard.line),
         period_s: heard.period_s,
         files,
         unnamed: None,
-    };
-    Ok(made)
+    })
 }
 
 fn savevm(vm: &mut Vm) -> Result<()> {
@@ -156,12 +204,12 @@ fn migrate(vm: &mut Vm, method: Method, image: &Path, watch: &Watch<'_>) -> Resu
 fn end(vm: &mut Vm) -> Result<()> {
     vm.qmp.quit().map_err(|e| anyhow!("{e}"))?;
     let deadline = Instant::now() + END;
-    while vm.ended().is_none() && Instant::now() < deadline {
+    while vm.process.ended().is_none() && Instant::now() < deadline {
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(ASK.subsec_nanos()) };
         // An interrupted wait is only a shorter one.
-        let _ = poll(&mut [PollFd::new(vm.pidfd(), PollFlags::IN)], Some(&timeout));
+        let _ = poll(&mut [PollFd::new(vm.process.pidfd(), PollFlags::IN)], Some(&timeout));
     }
-    vm.kill();
+    vm.process.kill();
     Ok(())
 }
 
@@ -185,7 +233,7 @@ pub(super) fn by_command(
     interrupt: &Interrupt,
 ) -> Result<Made> {
     let since = SystemTime::now() - FILE_CLOCK;
-    let begun = clock::read().monotonic_ns;
+    let begun = clock::monotonic();
     let mut command = Command::new("sh");
     command.args(["-c", create]).stdin(Stdio::null());
     let output = subcommand::output(&mut command, interrupt).map_err(host)?;
@@ -220,7 +268,7 @@ pub(super) fn by_command(
     let drawn = until.and_then(|until| said.lines().rev().find_map(|line| nonce(until, line)));
     on_disk(&found)?;
     let made = Made {
-        create_s: seconds(clock::read().monotonic_ns - begun),
+        create_s: seconds(clock::monotonic() - begun),
         image_bytes: stored(&found),
         nonce: drawn,
         files: found,

@@ -1,4 +1,4 @@
-//! The ways in which QEMU writes a snapshot and goes on from it.
+//! The ways in which a snapshot is restored, and how QEMU writes it and goes on from it.
 
 use serde_json::{json, Value};
 use std::ffi::OsString;
@@ -6,7 +6,7 @@ use std::path::Path;
 use vmeter_base::shell;
 
 vmeter_base::words! {
-    /// How QEMU restores a snapshot.
+    /// How a VMM restores a snapshot.
     pub enum Method {
         /// `savevm` into a qcow2 file, `-loadvm`.
         Loadvm = "loadvm",
@@ -16,6 +16,14 @@ vmeter_base::words! {
         Shared = "shared",
         /// A migration into a file in which each page has its place (mapped-ram, QEMU 9.0).
         MappedRam = "mapped-ram",
+        /// Firecracker maps the RAM's file.
+        File = "file",
+        /// vmeter copies a page of it for Firecracker when the guest first touches that (userfaultfd).
+        Uffd = "uffd",
+        /// cloud-hypervisor copies the RAM's file before the guest goes on.
+        Copy = "copy",
+        /// cloud-hypervisor copies a page of it when the guest first touches that (userfaultfd).
+        OnDemand = "on-demand",
     }
 }
 
@@ -28,6 +36,10 @@ pub(super) const STATE: &str = "state";
 /// The file that `savevm` writes into.
 pub(super) const DISK: &str = "disk.qcow2";
 
+/// Those of QEMU's.
+pub(super) const OF_QEMU: [Method; 4] =
+    [Method::Loadvm, Method::Incoming, Method::Shared, Method::MappedRam];
+
 impl Method {
     /// The QEMU that has it first, if that is not any that runs today.
     pub fn since(self) -> Option<(u32, u32, u32)> {
@@ -37,9 +49,9 @@ impl Method {
     /// The migration's capability that it needs.
     pub(super) fn capability(self) -> Option<&'static str> {
         match self {
-            Method::Loadvm | Method::Incoming => None,
             Method::Shared => Some("x-ignore-shared"),
             Method::MappedRam => Some("mapped-ram"),
+            _ => None,
         }
     }
 
@@ -52,7 +64,6 @@ impl Method {
                 let drive = format!("if=none,id=vmeter-snapshot,format=qcow2,file={}", file(DISK));
                 vec!["-drive".into(), drive]
             }
-            Method::Incoming | Method::MappedRam => Vec::new(),
             Method::Shared => {
                 let share = if kept { "on" } else { "off" };
                 let size = format!("size={memory_mib}M,share={share},mem-path={}", file(RAM));
@@ -63,6 +74,7 @@ impl Method {
                     "memory-backend=vmeter-ram".into(),
                 ]
             }
+            _ => Vec::new(),
         }
     }
 
@@ -84,9 +96,7 @@ impl Method {
         match self {
             Method::Loadvm => more.extend(["-loadvm".into(), NAME.into()]),
             Method::Incoming => more.extend(["-incoming".into(), self.source(image)]),
-            Method::Shared | Method::MappedRam => {
-                more.extend(["-incoming".into(), "defer".into()]);
-            }
+            _ => more.extend(["-incoming".into(), "defer".into()]),
         }
         argv.iter().cloned().chain(more.into_iter().map(OsString::from)).collect()
     }

@@ -39,6 +39,7 @@ use anyhow::Result;
 use config::{Config, BOOT, CACHE, METHOD, PLACE, PREFETCH};
 use report::RestoreReport;
 use runner::{Restores, Target};
+use saved_machine::Saved;
 use std::path::{Path, PathBuf};
 use vmeter_base::words::Word;
 use vmeter_machine::{argv, capabilities};
@@ -153,7 +154,7 @@ impl Measurement for RestoreOptions {
     ) -> Result<(Vec<SessionMachine>, Restores)> {
         let (prepared, targets): (Vec<Prepared>, Vec<Target>) = match &config.restore {
             Some(restore) => of_commands(config, restore)?,
-            None => of_qemu(config, watch)?,
+            None => of_vmm(config, watch)?,
         }
         .into_iter()
         .flat_map(|(one, target)| {
@@ -246,8 +247,8 @@ impl RestoreOptions {
             (None, Some(_)) => Err(usage("--restore also needs --create CMD, the command that \
                 makes the snapshot")),
             (Some(_), Some(_)) if !self.methods.is_empty() => Err(usage(
-                "--method selects how vmeter restores a QEMU machine; with --restore CMD, your \
-                 command does that, so leave --method out",
+                "--method selects how vmeter restores a machine; with --restore CMD, your command \
+                 does that, so leave --method out",
             )),
             (Some(_), Some(_)) if self.spec.until.is_none() => Err(usage(
                 "--restore CMD also needs --ready 'line:REGEX', the line that is the guest's first \
@@ -316,8 +317,8 @@ fn split(command: &str) -> Vec<String> {
     }
 }
 
-/// A machine of QEMU's: one for each way to restore it and each state of the page cache, and its boot.
-fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, Target)>> {
+/// A machine that vmeter saves: one for each way to restore it and each state of the page cache, and its boot.
+fn of_vmm(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, Target)>> {
     let own = config.spec.command.is_empty() && config.spec.initrd.is_none();
     let mut spec = config.spec.clone();
     if own && spec.until.is_none() {
@@ -333,26 +334,21 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     let options = if own { vec![format!("vmeter.tick={TICK_MS}")] } else { Vec::new() };
     let wishes = Wishes { options, ..Wishes::default() };
     let base = prepare_with(BOOT, &spec, &cache_dir()?, &wishes)?;
-    if !base.machine.abilities().monitor || base.machine.script.is_some() {
-        return Err(usage(
-            "vmeter makes and restores only QEMU's snapshots: for another VMM, give --create \
-             CMD and --restore CMD",
-        ));
-    }
+    saved_machine::check(&base.machine)?;
     if spec.no_inject {
         return Err(usage(
             "leave out --no-inject: to make and restore a snapshot, vmeter must add options to \
-                QEMU's command line",
+                the VMM's command line",
         ));
     }
-    let memory_mib = argv::memory_mib(&base.machine.argv).unwrap_or(128);
     let methods = methods(config, &base, watch)?;
     let mut all = Vec::new();
     for method in methods {
         for cache in of_words::<Cache>(&config.caches) {
             let mut one = base.clone();
             let cold = if cache == Cache::Cold { ", cold" } else { "" };
-            one.machine.argv = method.restored(&base.machine.argv, Path::new(PLACE), memory_mib);
+            let saved = Saved { method, machine: base.machine.clone() };
+            one.machine = saved.restored(Path::new(PLACE));
             one.session.label = format!("{}{cold}", method.word());
             one.session.argv = one.machine.argv_text();
             let chosen = ResolvedOption::new("restored by", method.word(), "--method");
@@ -360,14 +356,13 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
             let parameters = [(METHOD, method.word()), (CACHE, cache.word())];
             let parameters = parameters.map(|(name, word)| (name.to_owned(), word.to_owned()));
             one.session.parameters = parameters.to_vec();
-            let target = Target::of_qemu(method, cache, &base.machine, memory_mib);
-            with_prefetched(config, (one, target), &mut all);
+            with_prefetched(config, (one, Target::saved(saved, cache)), &mut all);
         }
     }
     if config.prefetch.is_some() && !all.iter().any(|(_, target)| target.prefetched) {
         return Err(usage(
-            "--prefetch needs a VMM that maps the snapshot; of QEMU's methods, only --method \
-                shared maps it",
+            "--prefetch needs a VMM that maps the snapshot, as QEMU does with --method shared, and \
+                Firecracker with --method file",
         ));
     }
     if !config.no_boot {
@@ -376,15 +371,39 @@ fn of_qemu(config: &mut Config, watch: &mut Watch<'_>) -> Result<Vec<(Prepared, 
     Ok(all)
 }
 
-/// The ways to restore that are asked for, or all that this QEMU has.
+/// The ways to restore that are asked for, or all that this VMM has.
 fn methods(config: &mut Config, base: &Prepared, watch: &mut Watch<'_>) -> Result<Vec<Method>> {
     let asked: Vec<Method> = of_words(&config.methods);
-    let wanted = if asked.is_empty() { Method::WORDS.to_vec() } else { asked.clone() };
+    let known: Vec<Method> = match saved_machine::by_api(&base.machine) {
+        Some(api) => api.methods().iter().filter_map(|word| word.parse().ok()).collect(),
+        None => method::OF_QEMU.to_vec(),
+    };
+    if let Some(other) = asked.iter().find(|method| !known.contains(method)) {
+        return Err(usage(format!(
+            "--method {}: this VMM does not restore in this way; expected {}",
+            other.word(),
+            words(&known).join(", ")
+        )));
+    }
+    let wanted = if asked.is_empty() { known } else { asked.clone() };
+    config.skipped.clear();
+    match saved_machine::by_api(&base.machine) {
+        Some(_) => Ok(wanted),
+        None => of_this_qemu(config, base, (&asked, wanted), watch),
+    }
+}
+
+/// Those of QEMU's that this one has.
+fn of_this_qemu(
+    config: &mut Config,
+    base: &Prepared,
+    (asked, wanted): (&[Method], Vec<Method>),
+    watch: &mut Watch<'_>,
+) -> Result<Vec<Method>> {
     let program = base.machine.argv.iter().find(|word| argv::is_qemu_name(word));
     let program = program.or(base.machine.argv.first()).cloned().unwrap_or_default();
     let known = capabilities::of(Path::new(&program), &cache_dir()?).map_err(usage)?.capabilities;
     let mut found = Vec::new();
-    config.skipped.clear();
     let alone = config.repeats.concurrency.iter().all(|level| *level == 1);
     for method in wanted {
         if method == Method::Loadvm && !alone {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use vmeter_model::time::seconds;
 use vmeter_record::owners;
 use vmeter_record::recorder::Saved;
+use vmeter_record::sources::launcher::Launcher;
 use vmeter_record::sources::page_faults::{PageFaults, Parameters, Waited};
 use vmeter_record::sources::snapshot_pages::{self, SnapshotPages, Touched, UNKNOWN};
 use vmeter_session::SavedRun;
@@ -82,6 +83,9 @@ struct Seen {
 impl Seen {
     fn of((dir, run): &SavedRun) -> Option<Self> {
         let saved = Saved::new(dir, run);
+        if let Some(served) = Self::served(&saved) {
+            return Some(served);
+        }
         let touched = saved.raw(&SnapshotPages).ok()??;
         let source = run.sources.iter().find(|source| source.name == snapshot_pages::NAME)?;
         let names = source.parameters.get("files").cloned().unwrap_or_default();
@@ -95,6 +99,18 @@ impl Seen {
             waits
         });
         Some(Seen { touched, names, waits })
+    }
+
+    /// The pages that vmeter served itself, if it did.
+    fn served(saved: &Saved<'_>) -> Option<Self> {
+        let work = saved.raw(&Launcher).ok()??;
+        let mut waits = BTreeMap::new();
+        for one in &work.served {
+            *waits.entry((one.page.file, one.page.first)).or_default() += one.took;
+        }
+        let touched: Vec<Touched> = work.served.iter().map(|one| one.page.clone()).collect();
+        let names = vec!["ram".to_owned()];
+        (!touched.is_empty()).then(|| Seen { touched: Rc::new(touched), names, waits: Ok(waits) })
     }
 }
 

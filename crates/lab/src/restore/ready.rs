@@ -2,14 +2,14 @@
 //!
 //! A guest that prints its line once a period answers up to that much later than it could.
 
-use super::saved_machine::{wrong, OfQemu};
+use super::saved_machine::{wrong, Making};
 use anyhow::Result;
 use regex::Regex;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use vmeter_migrate::Vm;
+use vmeter_migrate::Process;
 use vmeter_model::time::seconds;
 use vmeter_model::Ns;
 use vmeter_record::clock;
@@ -35,30 +35,30 @@ pub(super) struct Heard {
 
 /// Waits for the line of the ready point, and listens for how often it comes.
 pub(super) fn wait(
-    vm: &mut Vm,
+    process: &mut Process,
     serial: UnixStream,
-    asked: &OfQemu<'_>,
+    making: &Making<'_>,
     interrupt: &Interrupt,
 ) -> Result<Heard> {
     let mut console = Console { serial, tail: Vec::new() };
-    let deadline = Instant::now() + asked.timeout;
+    let deadline = Instant::now() + making.timeout;
     let (at, line) = loop {
-        if let Some(found) = console.hear(vm, asked, interrupt)? {
+        if let Some(found) = console.hear(process, making, interrupt)? {
             break found;
         }
         if Instant::now() >= deadline {
             let why = format!(
                 "its guest was not ready within {} s (--timeout); {}",
-                asked.timeout.as_secs(),
+                making.timeout.as_secs(),
                 console.last()
             );
-            return Err(wrong(asked.method, &why));
+            return Err(wrong(making.saved.method, &why));
         }
     };
     let until = Instant::now() + LISTEN;
     let mut again = Vec::new();
     while again.len() < AGAIN && Instant::now() < until {
-        again.extend(console.hear(vm, asked, interrupt)?.map(|(at, _)| at));
+        again.extend(console.hear(process, making, interrupt)?.map(|(at, _)| at));
     }
     let period_s = again.last().map(|last| seconds(last - at) / again.len() as f64);
     // Nobody listens from here on, and it must not wait for that.
@@ -79,15 +79,15 @@ impl Console {
     /// The line, if it is there or comes soon.
     fn hear(
         &mut self,
-        vm: &mut Vm,
-        asked: &OfQemu<'_>,
+        process: &mut Process,
+        making: &Making<'_>,
         interrupt: &Interrupt,
     ) -> Result<Option<(Ns, String)>> {
         if interrupt.is_raised() {
             return Err(failure(Class::Interrupted, "interrupted"));
         }
-        if let Some(line) = self.take(asked.until) {
-            return Ok(Some((clock::read().monotonic_ns, line)));
+        if let Some(line) = self.take(making.until) {
+            return Ok(Some((clock::monotonic(), line)));
         }
         let step = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         // An interrupted wait is a shorter one.
@@ -97,16 +97,17 @@ impl Console {
             Ok(n) if n > 0 => self.serial.read(&mut chunk).unwrap_or(0),
             _ => 0,
         };
-        let at = clock::read().monotonic_ns;
+        let at = clock::monotonic();
         self.tail.extend_from_slice(&chunk[..count]);
         let from = self.tail.len().saturating_sub(TAIL);
         self.tail.drain(..from);
-        if let Some(line) = self.take(asked.until) {
+        if let Some(line) = self.take(making.until) {
             return Ok(Some((at, line)));
         }
-        if let Some(status) = vm.ended() {
-            let why = format!("QEMU ended ({status}) before its guest was saved{}", vm.said());
-            return Err(wrong(asked.method, &why));
+        if let Some(status) = process.ended() {
+            let why =
+                format!("the VMM ended ({status}) before its guest was saved{}", process.said());
+            return Err(wrong(making.saved.method, &why));
         }
         Ok(None)
     }
@@ -130,7 +131,7 @@ impl Console {
     fn last(&self) -> String {
         let text = String::from_utf8_lossy(&self.tail);
         let line = text.lines().next_back().map(|line| line.chars().take(120).collect::<String>());
-        let mute = "it printed nothing: is its console on standard output (-serial stdio)?";
+        let mute = "it printed nothing: is its console on standard output?";
         line.map_or_else(|| mute.to_owned(), |line| format!("its last line is {line:?}"))
     }
 }

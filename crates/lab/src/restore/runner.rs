@@ -2,12 +2,11 @@
 
 use super::config::{Config, Prefetch, PLACE};
 use super::image::{placed, resident, Cache};
-use super::make::{by_command, by_qemu, Made};
-use super::method::Method;
+use super::make::{by_command, by_vmm, Made};
 use super::pages;
 use super::prefetch::{self, list_of};
 use super::proof;
-use super::saved_machine::OfQemu;
+use super::saved_machine::{Making, Saved};
 use crate::at_once::at_once;
 use crate::booter::Recorder;
 use crate::boots::{self, BootRequest, Booter};
@@ -16,7 +15,6 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use vmeter_machine::backend::Machine;
 use vmeter_model::run::{Outcome, PlannedRun, RunRecord, SessionMachine, SessionRecord};
 use vmeter_record::recorder::{Loaded, Snapshot};
 use vmeter_session::failure::{failure, usage, Class};
@@ -32,12 +30,7 @@ pub(super) struct Target {
     /// None for a machine that boots.
     cache: Option<Cache>,
     /// None for the user's own commands, and for a boot.
-    method: Option<Method>,
-    /// The machine of QEMU's, without what restores it.
-    machine: Vec<OsString>,
-    /// The same as it is booted to be saved, its console on standard output.
-    booted: Vec<OsString>,
-    memory_mib: u64,
+    saved: Option<Saved>,
     /// Pages are loaded before the VMM starts.
     pub prefetched: bool,
 }
@@ -48,28 +41,14 @@ impl Target {
         Target { cache: Some(cache), ..Target::boot() }
     }
 
-    /// A machine of QEMU's.
-    pub fn of_qemu(method: Method, cache: Cache, machine: &Machine, memory_mib: u64) -> Self {
-        Target {
-            cache: Some(cache),
-            method: Some(method),
-            machine: machine.argv.clone(),
-            booted: machine.plan().argv,
-            memory_mib,
-            prefetched: false,
-        }
+    /// A machine that vmeter saves.
+    pub fn saved(saved: Saved, cache: Cache) -> Self {
+        Target { cache: Some(cache), saved: Some(saved), ..Target::boot() }
     }
 
     /// A machine that boots.
     pub fn boot() -> Self {
-        Target {
-            cache: None,
-            method: None,
-            machine: Vec::new(),
-            booted: Vec::new(),
-            memory_mib: 0,
-            prefetched: false,
-        }
+        Target { cache: None, saved: None, prefetched: false }
     }
 
     /// The same with pages that are loaded first.
@@ -79,12 +58,17 @@ impl Target {
 
     /// True where the guest's RAM may be a file that is mapped.
     pub fn may_map(&self) -> bool {
-        self.method.is_none_or(|method| method == Method::Shared)
+        self.saved.as_ref().is_none_or(Saved::maps)
+    }
+
+    /// True where it is known which pages of the RAM's file its guest has.
+    fn knows_pages(&self) -> bool {
+        self.saved.as_ref().is_none_or(|s| s.maps() || s.served(Path::new("")).is_some())
     }
 
     /// The name of its snapshot's folder.
     fn folder(&self) -> &'static str {
-        self.method.map_or(GIVEN, |method| vmeter_base::words::Word::word(method))
+        self.saved.as_ref().map_or(GIVEN, |saved| saved.method.word())
     }
 }
 
@@ -160,7 +144,7 @@ impl Restores {
                     watch.progress.note(&format!("making a snapshot ({})", target.folder()));
                     let made = self.make_one(&target, prepared, config, &image, watch);
                     let mut made = made.inspect_err(|_| drop(note_tree(&self.images)))?;
-                    if target.may_map() {
+                    if target.knows_pages() {
                         let kernel = prepared.machine.kernel.as_deref();
                         let cache = &self.recorder.cache;
                         made.unnamed = pages::note(&made.files, kernel, cache, &image);
@@ -186,18 +170,11 @@ impl Restores {
     ) -> Result<Made> {
         let until = prepared.until.pattern();
         let filled = |text: &str| text.replace(PLACE, &image.display().to_string());
-        if let Some(method) = target.method {
+        if let Some(saved) = &target.saved {
             let missing = "--ready: expected line:REGEX, a line of the guest's console";
             let until = until.as_ref().ok_or_else(|| usage(missing))?;
-            let asked = OfQemu {
-                method,
-                argv: &target.booted,
-                memory_mib: target.memory_mib,
-                until,
-                timeout: prepared.timeout,
-                pin: &self.recorder.pin,
-            };
-            return by_qemu(&asked, image, watch);
+            let (timeout, pin) = (prepared.timeout, &self.recorder.pin[..]);
+            return by_vmm(&Making { saved, until, timeout, pin }, image, watch);
         }
         let create = filled(config.create.as_deref().unwrap_or_default());
         let restore: Vec<String> =
@@ -214,11 +191,18 @@ impl Restores {
         let image = self.images.join(target.folder());
         let shown = image.display().to_string();
         let prepared = &mut self.recorder.machines[at];
-        prepared.machine.argv = match target.method {
-            Some(method) => method.restored(&target.machine, &image, target.memory_mib),
-            None => self.argv[at].iter().map(|word| fill(word, &shown)).collect(),
-        };
-        let commands = target.method.map_or_else(Vec::new, |method| method.commands(&image));
+        let (mut commands, mut requests, mut served) = (Vec::new(), Vec::new(), None);
+        match &target.saved {
+            Some(saved) => {
+                prepared.machine = saved.restored(&image);
+                (commands, requests) = (saved.commands(&image), saved.requests(&image));
+                served = saved.served(&image);
+            }
+            None => {
+                let words = self.argv[at].iter().map(|word| fill(word, &shown));
+                prepared.machine.argv = words.collect();
+            }
+        }
         let waits = at_once(&prepared.session) > 1;
         let mut files = placed(&made.files, cache)?;
         let loaded = if target.prefetched { self.load(&made.files, &image, warmup)? } else { None };
@@ -228,7 +212,8 @@ impl Restores {
         let mapped = target.may_map() && !waits;
         let prepared = &mut self.recorder.machines[at];
         let owners = Some(image.join(pages::OWNERS)).filter(|path| path.is_file());
-        prepared.snapshot = Some(Snapshot { files, commands, owners, waits, mapped, loaded });
+        prepared.snapshot =
+            Some(Snapshot { files, commands, requests, served, owners, waits, mapped, loaded });
         Ok(())
     }
 

@@ -8,9 +8,11 @@ use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::KernelKind;
+use crate::snapshots::{and, only, without, Request as ApiRequest, Snapshots, SOCKET};
 use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine};
+use serde_json::json;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vmeter_model::MachineSpec;
 
 /// The back end, and how cloud-hypervisor is spoken to.
@@ -60,6 +62,10 @@ impl Backend for CloudHypervisor {
 impl Dialect for CloudHypervisor {
     fn vmm(&self) -> &'static str {
         "cloud-hypervisor"
+    }
+
+    fn snapshots(&self) -> Option<&'static dyn Snapshots> {
+        Some(&CloudHypervisor)
     }
 
     fn is_told_of_boot(&self) -> bool {
@@ -147,6 +153,46 @@ impl Dialect for CloudHypervisor {
             argv.extend(["--cmdline", words].map(OsString::from));
         }
         true
+    }
+}
+
+/// What is said of the VMM's process, and not of its machine, which is in its snapshot.
+const OF_PROCESS: [&str; 4] = ["event-monitor", "log-file", "log-format", "seccomp"];
+const FLAGS_OF_PROCESS: [&str; 2] = ["landlock", "no-shutdown"];
+
+/// The requests of cloud-hypervisor's `docs/snapshot_restore.md` and `docs/api.md`.
+impl Snapshots for CloudHypervisor {
+    fn methods(&self) -> &'static [&'static str] {
+        &["copy", "on-demand"]
+    }
+
+    fn maps(&self, _: &str) -> bool {
+        false
+    }
+
+    fn with_api(&self, argv: &[OsString]) -> Vec<OsString> {
+        and(without(argv, &["api-socket"], &[]), "--api-socket", SOCKET)
+    }
+
+    fn save(&self, image: &Path) -> Vec<ApiRequest> {
+        let target = json!({ "destination_url": format!("file://{}", image.display()) });
+        vec![
+            ApiRequest::bare("PUT", "/api/v1/vm.pause"),
+            ApiRequest::new("PUT", "/api/v1/vm.snapshot", &target),
+        ]
+    }
+
+    fn restored(&self, method: &str, argv: &[OsString], image: &Path) -> Vec<OsString> {
+        let mode = if method == "on-demand" { ",memory_restore_mode=ondemand" } else { "" };
+        let source = format!("source_url=file://{},resume=true{mode}", image.display());
+        let program = argv::position(argv, |word| self.is_named(word)).unwrap_or_default();
+        let (mut restored, rest) = (argv[..=program].to_vec(), &argv[program + 1..]);
+        restored.extend(only(rest, &OF_PROCESS, &FLAGS_OF_PROCESS));
+        and(restored, "--restore", source)
+    }
+
+    fn load(&self, _: &str, _: &Path) -> Vec<ApiRequest> {
+        Vec::new()
     }
 }
 

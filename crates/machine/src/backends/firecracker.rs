@@ -8,6 +8,7 @@ use super::direct::Describing;
 use crate::argv;
 use crate::backend::{Backend, Machine, MachineError, Needs, Request};
 use crate::files::KernelKind;
+use crate::snapshots::{and, without, Request as ApiRequest, Snapshots, HANDLER, SOCKET};
 use crate::vmm::{Abilities, ConfigFile, Console, Dialect, ParsedCommandLine, EXITS_BY_RESET};
 use serde_json::{json, Value};
 use std::ffi::{OsStr, OsString};
@@ -85,6 +86,10 @@ fn text(path: &Path) -> Result<&str, MachineError> {
 impl Dialect for Firecracker {
     fn vmm(&self) -> &'static str {
         "Firecracker"
+    }
+
+    fn snapshots(&self) -> Option<&'static dyn Snapshots> {
+        Some(&Firecracker)
     }
 
     fn is_told_of_boot(&self) -> bool {
@@ -179,6 +184,60 @@ impl Dialect for Firecracker {
         source.insert("boot_args".into(), line.to_string_lossy().into());
         config.changed = true;
         true
+    }
+}
+
+/// The state of devices and vCPUs, and the RAM, in a snapshot's folder.
+const STATE: &str = "state";
+const RAM: &str = "ram";
+/// The way in which the launcher serves the pages of the RAM.
+const UFFD: &str = "uffd";
+
+/// The requests of Firecracker's `docs/snapshotting/snapshot-support.md`.
+impl Snapshots for Firecracker {
+    fn methods(&self) -> &'static [&'static str] {
+        &["file", "uffd"]
+    }
+
+    fn maps(&self, method: &str) -> bool {
+        method != UFFD
+    }
+
+    fn with_api(&self, argv: &[OsString]) -> Vec<OsString> {
+        and(without(argv, &["api-sock"], &["no-api"]), "--api-sock", SOCKET)
+    }
+
+    fn save(&self, image: &Path) -> Vec<ApiRequest> {
+        let files = json!({
+            "snapshot_type": "Full",
+            "snapshot_path": image.join(STATE),
+            "mem_file_path": image.join(RAM),
+        });
+        vec![
+            ApiRequest::new("PATCH", "/vm", &json!({ "state": "Paused" })),
+            ApiRequest::new("PUT", "/snapshot/create", &files),
+        ]
+    }
+
+    fn restored(&self, _: &str, argv: &[OsString], _: &Path) -> Vec<OsString> {
+        self.with_api(&without(argv, &["config-file"], &[]))
+    }
+
+    fn load(&self, method: &str, image: &Path) -> Vec<ApiRequest> {
+        let memory = match method == UFFD {
+            true => json!({ "backend_type": "Uffd", "backend_path": HANDLER }),
+            false => json!({ "backend_type": "File", "backend_path": image.join(RAM) }),
+        };
+        let files = json!({
+            "snapshot_path": image.join(STATE),
+            "mem_backend": memory,
+            "resume_vm": true,
+        });
+        vec![ApiRequest::new("PUT", "/snapshot/load", &files)]
+    }
+
+    fn served(&self, method: &str, image: &Path) -> Option<PathBuf> {
+        (method == UFFD).then(|| image.join(RAM))
     }
 }
 

@@ -7,6 +7,7 @@ pub mod guest_pages;
 pub mod guest_printk;
 pub mod guest_units;
 pub mod kvm_trace;
+pub mod launcher;
 pub mod log_growth;
 pub mod mock;
 pub mod monitor;
@@ -31,6 +32,7 @@ pub fn all() -> &'static [&'static dyn AnyRecorder] {
         &console::Console,
         &firmware::Firmware,
         &monitor::Monitor,
+        &launcher::Launcher,
         &vmm_events::VmmEvents,
         &vmm_threads::VmmThreads,
         &qemu_trace::QemuTrace,

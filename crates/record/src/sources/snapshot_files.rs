@@ -99,8 +99,8 @@ impl Recorder for SnapshotFiles {
         let files: Vec<ImageFile> = snapshot.files.iter().take(MOST_FILES).cloned().collect();
         let path = context.dir.join(FILE);
         (!files.is_empty()).then(|| {
-            let loaded = snapshot.loaded;
-            Box::new(Recording { files, path, loaded, listening: None, heard: None }) as _
+            let (loaded, served) = (snapshot.loaded, snapshot.served.clone());
+            Box::new(Recording { files, served, path, loaded, listening: None, heard: None }) as _
         })
     }
 
@@ -214,6 +214,7 @@ fn open_spans(heard: &Heard) -> Vec<(Ns, Ns, usize)> {
 
 struct Recording {
     files: Vec<ImageFile>,
+    served: Option<PathBuf>,
     path: PathBuf,
     loaded: Option<Loaded>,
     listening: Option<Listening>,
@@ -228,7 +229,8 @@ struct Listening {
 }
 
 impl Listening {
-    fn start(files: &[ImageFile]) -> io::Result<Self> {
+    /// `served` is read by vmeter itself, which is nothing that the VMM does.
+    fn start(files: &[ImageFile], served: Option<&Path>) -> io::Result<Self> {
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let (mut numbers, mut known) = (BTreeMap::new(), Vec::new());
         let flags = WatchFlags::OPEN
@@ -236,7 +238,9 @@ impl Listening {
             | WatchFlags::CLOSE_NOWRITE
             | WatchFlags::CLOSE_WRITE;
         for ImageFile { path, resident_bytes } in files {
-            numbers.insert(inotify::add_watch(&watch, path, flags)?, known.len());
+            if Some(path.as_path()) != served {
+                numbers.insert(inotify::add_watch(&watch, path, flags)?, known.len());
+            }
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let (bytes, resident_bytes) = (path.metadata()?.len(), *resident_bytes);
             known.push(Known { name, bytes, resident_bytes });
@@ -303,7 +307,7 @@ impl Live for Recording {
     fn prepare(&mut self, _: &mut LaunchPlan) -> Result<(), SourceError> {
         // Of a wrapper's VMM it is prepared again, and goes on.
         if self.listening.is_none() {
-            let started = Listening::start(&self.files);
+            let started = Listening::start(&self.files, self.served.as_deref());
             let failed = |error| SourceError::Other(format!("{NAME}: {error}"));
             self.listening = Some(started.map_err(failed)?);
         }
@@ -359,7 +363,7 @@ mod tests {
         let path = folder.path().join("ram");
         std::fs::write(&path, "memory").expect("written");
         let file = ImageFile { path: path.clone(), resident_bytes: Some(4) };
-        let listening = Listening::start(&[file]).expect("it listens");
+        let listening = Listening::start(&[file], None).expect("it listens");
         std::fs::read(&path).expect("read");
         std::thread::sleep(Duration::from_millis(20));
         let (text, known) = listening.end().expect("it ends");

@@ -139,15 +139,13 @@ impl Live for Recording {
 
     fn finish(self: Box<Self>, _: Ns) -> Result<Option<SourceRecord>, SourceError> {
         let Some(found) = self.found.filter(|found| !found.is_empty()) else { return Ok(None) };
-        let known =
-            self.owners.as_deref().and_then(|path| files::read_limited(path, MAX_OWNERS).ok());
-        let known = owners::parse(&String::from_utf8_lossy(&known.unwrap_or_default()));
+        let known = owners_in(self.owners.as_deref());
         // The owners are those of the largest file: the RAM.
         let bytes = |file: &ImageFile| file.path.metadata().map_or(0, |found| found.len());
         let ram = (0..self.files.len()).max_by_key(|at| bytes(&self.files[*at]));
         let mut text = String::new();
         for one in alike(&found, |file, page| {
-            let owned = if Some(file) == ram { owner(&known, page) } else { None };
+            let owned = if Some(file) == ram { owner_of(&known, page) } else { None };
             owned.unwrap_or(UNKNOWN)
         }) {
             let how = if one.written { "written" } else { "read" };
@@ -188,7 +186,14 @@ fn pages(
     Ok(())
 }
 
-fn owner(known: &[Owned], page: u64) -> Option<&str> {
+/// What a file says of whose the pages of a RAM are; nothing, if there is none.
+pub(super) fn owners_in(path: Option<&Path>) -> Vec<Owned> {
+    let text = path.and_then(|path| files::read_limited(path, MAX_OWNERS).ok());
+    owners::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))
+}
+
+/// Whose a page is, if that is known.
+pub(super) fn owner_of(known: &[Owned], page: u64) -> Option<&str> {
     let after = known.partition_point(|owned| owned.first <= page);
     let owned = known.get(after.checked_sub(1)?)?;
     (page - owned.first < owned.pages).then_some(owned.owner.as_str())
@@ -224,17 +229,13 @@ mod tests {
         let known = owners::parse("4 2 kernel code\n9 1 file /bin/sh\nx\n");
         assert_eq!(owners::parse(&owners::to_text(&known)), known);
         let found = [(0, 3, false), (0, 4, false), (0, 5, false), (0, 9, true), (1, 4, false)];
-        let all =
-            alike(
-                &found,
-                |file, page| {
-                    if file == 0 {
-                        owner(&known, page).unwrap_or(UNKNOWN)
-                    } else {
-                        UNKNOWN
-                    }
-                },
-            );
+        let all = alike(&found, |file, page| {
+            if file == 0 {
+                owner_of(&known, page).unwrap_or(UNKNOWN)
+            } else {
+                UNKNOWN
+            }
+        });
         let shown: Vec<_> =
             all.iter().map(|t| (t.file, t.first, t.pages, t.written, t.owner.as_str())).collect();
         let expected = [

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::path::Path;
 use vmeter_machine::plan::LaunchPlan;
-use vmeter_model::run::{SourceRecord, WatchLevel};
+use vmeter_model::run::{Origin, SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Ns};
 
 /// Name in [`SourceRecord::name`].
@@ -79,12 +79,17 @@ impl Recorder for VmmEvents {
         else {
             return Ok(Vec::new());
         };
+        let restored = saved.run.origin == Origin::Restore;
+        let what = |reported: &Reported| match (&*reported.source, &*reported.event) {
+            ("vm", "resumed") if restored => EventKind::RunState { state: "running".into() },
+            _ => EventKind::Note { text: reported.text() },
+        };
         let event = |(_, reported): &(Ns, Reported)| Event {
             at: begun.saturating_add(reported.since()).saturating_sub(saved.run.exec_ns),
             error_ns: source.error_ns,
             source: NAME.into(),
             insns: None,
-            what: EventKind::Note { text: reported.text() },
+            what: what(reported),
         };
         Ok(raw.events.iter().map(event).collect())
     }

@@ -8,10 +8,12 @@ use super::result::{RestoreResult, Restored};
 use crate::boot::report::facts::watch_fact;
 use crate::boot::report::BootReport;
 use crate::verdict::{said_once, sentence};
+use std::collections::BTreeSet;
 use vmeter_base::shell;
 use vmeter_model::result::{BootResult, Envelope};
 use vmeter_model::run::Outcome;
 use vmeter_model::span::UNATTRIBUTED;
+use vmeter_model::time::seconds;
 use vmeter_model::{Estimate, Identity, Kind};
 use vmeter_render::document::{closing_notices, Block, Detail, Document, Fact, Notice, NoticeKind};
 use vmeter_render::exported::Of;
@@ -103,9 +105,16 @@ impl<'a> RestoreReport<'a> {
         }));
         let mut table = Table::new(columns);
         let mut names: Vec<&str> = Vec::new();
-        for phase in machines.iter().flat_map(|machine| &machine.runs.phases) {
-            if !names.contains(&phase.name.as_str()) && phase.name != UNATTRIBUTED {
-                names.push(&phase.name);
+        for machine in machines {
+            // A phase that only some have stands behind the one that it follows.
+            let mut next = 0;
+            for phase in machine.runs.phases.iter().filter(|phase| phase.name != UNATTRIBUTED) {
+                let known = names.iter().position(|name| *name == phase.name);
+                let at = known.unwrap_or(next);
+                if known.is_none() {
+                    names.insert(at, &phase.name);
+                }
+                next = at + 1;
             }
         }
         names.push(UNATTRIBUTED);
@@ -123,6 +132,14 @@ impl<'a> RestoreReport<'a> {
         };
         let name = Cell::Name("total".into());
         table.total_row(std::iter::once(name).chain(machines.iter().map(total)).collect());
+        for name in launched(machines) {
+            let length = |machine: &Restored| {
+                let mean = launched_s(machine, &name);
+                mean.map_or_else(|| Cell::Text("-".into()), cell)
+            };
+            let lengths = machines.iter().map(length);
+            table.row(std::iter::once(Cell::Name(name.clone())).chain(lengths).collect());
+        }
         let period = |machine: &Restored| {
             let period = machine.made.as_ref().and_then(|made| made.period_s);
             period.map_or_else(|| Cell::Text("-".into()), cell)
@@ -339,6 +356,24 @@ fn residency(machine: &Restored) -> String {
 }
 
 /// By what its guests are known to be restored.
+/// What launchers do for the VMMs.
+fn launched(machines: &[Restored]) -> BTreeSet<String> {
+    let runs = machines.iter().flat_map(|machine| &machine.runs.runs);
+    let beside = runs.flat_map(|run| &run.timeline.overlapping);
+    let of_launcher = beside.filter(|span| Identity::of(&span.name).kind == Kind::Launcher);
+    of_launcher.map(|span| span.name.clone()).collect()
+}
+
+/// How long a launcher is at something, in the mean of a machine's runs, s.
+fn launched_s(machine: &Restored, name: &str) -> Option<f64> {
+    let runs = machine.runs.runs.iter().filter(|run| !run.record.warmup);
+    let beside = runs.flat_map(|run| &run.timeline.overlapping);
+    let found: Vec<f64> =
+        beside.filter(|span| span.name == name).map(|span| seconds(span.len())).collect();
+    let runs = machine.runs.runs.iter().filter(|run| !run.record.warmup).count();
+    (!found.is_empty()).then(|| found.iter().sum::<f64>() / runs as f64)
+}
+
 fn proven(machine: &Restored) -> String {
     let count = |proof: Proof| machine.proofs.iter().filter(|p| **p == proof).count();
     let all = machine.proofs.len();
@@ -378,7 +413,7 @@ impl Report for RestoreReport<'_> {
         }
         if let Some(table) = self.pages(if all { usize::MAX } else { OWNERS }) {
             let note =
-                "4 KiB pages of the snapshot; a read of one page also maps up to 15 neighbours";
+                "4 KiB pages of the snapshot; a read of a mapped file also maps up to 15 neighbours";
             document.heading("Mapped at the first answer", note);
             document.push(Block::Table(table));
         }
