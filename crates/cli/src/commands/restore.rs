@@ -39,7 +39,7 @@ pub struct Restore {
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
     /// Ways to restore, separated by commas; vmeter uses them in turn (default: all that this VMM
-    /// has). QEMU: loadvm, incoming, shared, mapped-ram; Firecracker: file; cloud-hypervisor:
+    /// has). QEMU: loadvm, incoming, shared, mapped-ram; Firecracker: file, uffd; cloud-hypervisor:
     /// copy, on-demand.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
     pub method: Vec<Method>,

@@ -38,7 +38,7 @@ const FILES: [&str; 11] = [
 ];
 
 /// What recordings are called, beside those that a `run.json` names itself.
-const RECORDINGS: [&str; 32] = [
+const RECORDINGS: [&str; 34] = [
     RUN,
     "console.chunks",
     "console.raw",
@@ -54,6 +54,8 @@ const RECORDINGS: [&str; 32] = [
     "guest-units.json",
     "kvm-slots.txt",
     "monitor.qmp",
+    "launcher-pages.txt",
+    "launcher-requests.txt",
     "page-faults.txt",
     "qemu-trace.events",
     "qemu-trace.log",
