@@ -438,9 +438,9 @@ fn a_baseline_whose_program_changed_is_not_booted_again() {
     assert_eq!(boot(&["--save", text(&before)]).status, 0);
     lab.script("vmm", "#!/bin/sh\nsleep 0.01; echo up\n");
     let ran = boot(&["--baseline", text(&before)]);
-    let said = ran.stdout + &ran.stderr;
+    let said = common::one_line(&(ran.stdout + &ran.stderr));
     assert!(
-        said.contains("inputs of its boots have changed") && said.contains(text(&vmm)),
+        said.contains("inputs of the baseline's boots changed") && said.contains(text(&vmm)),
         "{said}"
     );
     assert!(!said.contains("--resume"), "{said}");

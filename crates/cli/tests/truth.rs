@@ -136,7 +136,7 @@ fn stamps_that_go_back_and_bytes_that_are_no_text_are_said() {
         let ran = lab.run(&arguments);
         let both = format!("{}{}", ran.stdout, ran.stderr);
         let both = crate::common::one_line(&both);
-        assert!(both.contains("time stamps go backwards 49 times"), "{arguments:?}: {both}");
+        assert!(both.contains("time stamps go backwards at 49 events"), "{arguments:?}: {both}");
         assert!(both.contains("not UTF-8"), "{arguments:?}: {both}");
     }
 }

@@ -185,7 +185,10 @@ impl Passes {
         (round, vms, seed): (u32, usize, u64),
     ) -> Result<Data, DirtyError> {
         let unknown = || {
-            DirtyError::Options(format!("run {}: this session has no guests for it", request.index))
+            DirtyError::Options(format!(
+                "run {}: this session has no guests for this run",
+                request.index
+            ))
         };
         let kind = request.machine.label.parse().map_err(|_| unknown())?;
         let asked = &self.begun.asked;

@@ -51,7 +51,7 @@ fn a_single_stall_is_told_with_what_ended_it() {
     assert_eq!(finding.severity, Severity::Medium, "{finding:?}");
     assert!(finding.subject.contains("0x1f7"), "{finding:?}");
     assert!(finding.saving_s.is_some_and(|s| (0.19..0.21).contains(&s)), "{finding:?}");
-    says(&result, "in futex(wait); after a sleep of 200 ms, worker (200) wakes the thread");
+    says(&result, "is in futex(wait); this sleep takes 200 ms, and ends when worker (200)");
     says(&result, "asleep until interrupt 11 virtio0");
     let events: Vec<&str> = finding
         .chain

@@ -100,7 +100,7 @@ fn page_faults_are_of_who_drops_the_pages() {
     };
     let told = faults(true);
     let first = &told.findings[0].summary;
-    assert!(first.contains("page faults: balloon (41) drops pages by madvise"), "{first}");
+    assert!(first.contains("page faults: balloon (41) drops pages with madvise"), "{first}");
     let fresh = faults(false);
     assert!(!fresh.findings.iter().any(|f| f.summary.contains("drops")), "{:#?}", fresh.findings);
 }

@@ -44,9 +44,9 @@ pub enum IrqError {
     },
     /// Not enough file descriptors for the eventfds.
     #[error(
-        "the vectors need one eventfd each, so this process needs up to {wanted} open files in \
-            all, but it may open at most {limit}: raise the limit with `ulimit -Hn {wanted}` (as \
-            root) or LimitNOFILE="
+        "each vector needs an eventfd, so this process needs up to {wanted} open files, but its \
+            hard limit is {limit}: as root, raise the limit with `ulimit -Hn {wanted}`; in a \
+            systemd unit, set LimitNOFILE="
     )]
     Files {
         /// Files that are needed.

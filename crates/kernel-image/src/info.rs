@@ -23,13 +23,16 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 16;
+const CACHE_VERSION: u32 = 17;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
     "_text",
     "__gtod_offset",
+    "__per_cpu_end",
+    "__per_cpu_load",
     "__per_cpu_offset",
+    "__per_cpu_start",
     "__pgtable_l5_enabled",
     "__sched_clock_offset",
     "boot_params",

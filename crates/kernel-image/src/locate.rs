@@ -134,8 +134,8 @@ fn absent<H: HostMemory + ?Sized>(blocks: &[Candidate], host: &H, info: &KernelI
         return format!("the guest runs kernel {other}; expected {version}");
     }
     format!(
-        "the kernel {version} is in none of the {} mappings of {most} MiB or more, nor is \
-         another kernel: the guest ended before its kernel was loaded",
+        "no kernel, neither {version} nor another, is in the {} mappings of {most} MiB or more: \
+         the guest ended before its kernel was loaded",
         blocks.len()
     )
 }

@@ -27,6 +27,9 @@ const FREE: u32 = 0xffff_ff7f;
 const TABLE: u32 = 0xffff_fdff;
 /// Largest block of free pages, as a power of two.
 const MAX_ORDER: u64 = 10;
+/// Most CPUs, and bytes of one CPU's variables (`PCPU_MIN_UNIT_SIZE` is 32 KiB; Debian's kernel has 180).
+const MAX_CPUS: u64 = 4096;
+const MAX_PER_CPU: u64 = 4 << 20;
 /// Longest name.
 const MAX_NAME: usize = 128;
 const MAX_COMM: usize = 16;
@@ -108,7 +111,31 @@ pub fn page_owners(guest: &Guest<'_>, frames: u64) -> Result<Vec<Option<Owner>>>
             owners[frame as usize] = Some(Owner::Kernel(what));
         }
     }
+    for frame in per_cpu(guest).unwrap_or_default().into_iter().filter(|frame| *frame < frames) {
+        owners[frame as usize].get_or_insert(Owner::Kernel("per-CPU variables"));
+    }
     Ok(owners)
+}
+
+/// The page frames that hold whole pages of per-CPU variables: a copy for each CPU, at its `__per_cpu_offset`
+/// (arch/x86/kernel/setup_percpu.c). What is allocated behind them has no bounds here.
+fn per_cpu(guest: &Guest<'_>) -> Result<Vec<u64>> {
+    let raw = |name: &str| guest.info().symbol(name);
+    let length = raw("__per_cpu_end")?.saturating_sub(raw("__per_cpu_start")?);
+    let cpus = u32_at(&guest.bytes(guest.symbol("nr_cpu_ids")?, 4)?, 0).unwrap_or(0);
+    let offsets = guest.symbol("__per_cpu_offset")?;
+    // That of a CPU which is not possible.
+    let none = guest.symbol("__per_cpu_load").unwrap_or(0);
+    let mut frames = Vec::new();
+    for cpu in 0..u64::from(cpus).min(MAX_CPUS) {
+        let start = guest.u64(offsets + cpu * 8)?;
+        if start == none || length > MAX_PER_CPU {
+            continue;
+        }
+        let pages = (0..length / PAGE).map(|page| start.wrapping_add(page * PAGE));
+        frames.extend(pages.filter_map(|at| Some(guest.translate(at).ok()? / PAGE)));
+    }
+    Ok(frames)
 }
 
 /// What `struct page` looks like.
@@ -362,6 +389,15 @@ mod tests {
     fn a_page_is_its_owners_only_if_the_kernel_says_so() {
         let mut info = fake::info(|_| fake::BASE);
         info.symbols.insert("vmemmap_base".into(), fake::BASE + OTHERS as u64);
+        for (name, value) in [
+            ("__per_cpu_start", 0),
+            ("__per_cpu_end", 0x1800),
+            ("__per_cpu_load", 77),
+            ("nr_cpu_ids", fake::BASE + OTHERS as u64 + 0x600),
+            ("__per_cpu_offset", fake::BASE + OTHERS as u64 + 0x608),
+        ] {
+            info.symbols.insert(name.into(), value);
+        }
         info.fields.insert("slab.slab_cache".into(), Field { bit: 8 * 48, bits: 64 });
         let mut ram = vec![0u8; fake::RAM];
         fake::map(&mut ram);
@@ -391,7 +427,13 @@ mod tests {
         put(page(10, 1), virt(OTHERS + 0x500));
         put(page(11, 3), virt(page(3, 0)) | 1);
         put(page(11, 4), u64::from(u32::MAX));
+        // Two CPUs, of which the second is not possible.
+        put(OTHERS + 0x600, 2);
+        put(OTHERS + 0x608, virt(13 * PAGE as usize));
+        put(OTHERS + 0x610, 77);
         let owners = fake::with(&ram, &info, |guest| page_owners(guest, 16)).expect("owners");
+        assert_eq!(owners[13], Some(Owner::Kernel("per-CPU variables")));
+        assert_eq!(owners[14], None, "not a whole page");
         let slab = Some(Owner::Slab("dentry".into()));
         assert_eq!((&owners[3], &owners[11]), (&slab, &slab));
         assert_eq!((&owners[4], &owners[5]), (&Some(Owner::Free), &Some(Owner::Free)));

@@ -39,8 +39,8 @@ pub(crate) fn against_the_first(machines: &[Sampled<'_>], rule: Rule) -> Compare
         let Some(decided) = rule.decide(&wall) else { continue };
         if single > 0 && !exact {
             found.warnings.push(format!(
-                "{}: {} had no partner in the same block, so vmeter left them out of the \
-                    comparison with {}",
+                "{}: vmeter left {} out of the comparison with {}, because the same block has \
+                    no run of the other machine",
                 other.label,
                 plural(single as u64, "run"),
                 first.label

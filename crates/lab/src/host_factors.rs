@@ -114,9 +114,9 @@ fn mixed(hosts: &[(Host, BTreeSet<u32>)]) -> Option<String> {
     let listed: Vec<String> = models.into_iter().collect();
     (listed.len() > 1).then(|| {
         format!(
-            "the hosts have different CPU models ({}): vmeter divides all times of a host by one \
-                factor. If a phase needs a different factor, the divided times of this phase are \
-                wrong",
+            "the hosts have different CPU models ({}): for each host, vmeter divides all \
+                durations by one factor. If a phase needs a different factor, the divided \
+                durations of this phase are wrong",
             listed.join("; ")
         )
     })

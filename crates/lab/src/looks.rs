@@ -195,8 +195,8 @@ impl Repeats {
         };
         Some(format!(
             "--detect {effect}: with this noise, a difference of {effect} % needs {wanted} runs \
-                of each machine. vmeter made {runs} runs of each: with 80 % power, they find a \
-                difference of {seen:.1} % or more"
+                of each machine. vmeter made {runs} runs of each machine: these runs find, with \
+                80 % power, a difference of {seen:.1} % or more"
         ))
     }
 
@@ -320,7 +320,7 @@ mod tests {
         assert!(!asked.look(&machines, 60, false));
         let found = crate::compare::against_the_first(&machines, asked.rule()).comparisons;
         let said = asked.fell_short(&machines, &found, 60).expect("words");
-        assert!(said.contains("vmeter made 60 runs of each: with 80 % power"), "{said}");
+        assert!(said.contains("vmeter made 60 runs of each machine: these runs"), "{said}");
         // Review: planned for 2 % and short of it, it said nothing in 14 of 40.
         let said = asked.fell_short(&machines, &found, 6000).expect("words");
         assert!(said.contains("to find 2 %, but the runs were noisier"), "{said}");

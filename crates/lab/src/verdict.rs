@@ -71,16 +71,20 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
     let mut said = vec![match verdict {
         Verdict::Equal if comparison.exact => return format!("{a} and {b} are equal."),
         Verdict::Faster | Verdict::Slower if by_typical && comparison.tail.is_some() => {
-            format!("{b} is {verdict} than {a}: its typical run {typical}, its mean is {mean} × {a}'s ({p}).")
+            format!(
+                "{b} is {verdict} than {a}: {b}'s typical run {typical}, its mean is {mean} × \
+                 {a}'s ({p})."
+            )
         }
         Verdict::Faster | Verdict::Slower if by_typical => {
-            format!("{b} is {verdict} than {a}: its typical run {typical} ({p}).")
+            format!("{b} is {verdict} than {a}: {b}'s typical run {typical} ({p}).")
         }
         Verdict::Faster | Verdict::Slower => format!(
             "{b} is {verdict} than {a} on average: its mean is {mean} × {a}'s ({p}). Its typical run {typical}."
         ),
         Verdict::Equal => format!(
-            "{a} and {b} are equal within {margin_pct} %: {b}'s typical run {typical}, its mean is {mean} × {a}'s."
+            "{a} and {b} are equal within {margin_pct} %: for {b}, the typical run {typical}, and \
+             the mean is {mean} × the mean of {a}."
         ),
         Verdict::NoDifference if comparison.tail.is_some() => {
             format!("vmeter found no difference between {a} and {b} ({p}): {b}'s typical run \

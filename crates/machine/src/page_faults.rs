@@ -1,9 +1,10 @@
 //! Page faults of a process, and how long it waited for pages to be read, by perf's software events
 //! (perf_event_open(2)).
 //!
-//! The kernel counts `page-faults` when it begins to handle a fault, and `major-faults` when it is done with one
-//! for which a page was read (`mm_account_fault` in mm/memory.c; Linux 5.9 and later for all ways out of it). A
-//! thread has one fault at a time, so the two belong together. Faults that the kernel takes for somebody else,
+//! The kernel counts `page-faults` when it begins to handle a fault, and `major-faults` or `minor-faults` when it is
+//! done with one (`mm_account_fault` in mm/memory.c; Linux 5.9 and later for all ways out of it). A
+//! thread has one fault at a time, so the two belong together. A fault whose page another one is reading already can
+//! be minor for the kernel, and sleeps all the same: the records of switches say for how long. Faults that the kernel takes for somebody else,
 //! as KVM does for a guest, are no such events: [`taken`] counts them too.
 //!
 //! A stamp costs the process up to a microsecond, and half of its faults come before it maps the files that matter.

@@ -271,9 +271,10 @@ fn warn(warnings: &mut Vec<String>, settings: &Point, point: &MigratePoint, runs
         ));
     }
     if point.prediction.right == Some(false) {
-        let expected = if point.prediction.converges { "should" } else { "should not" };
+        let expected = if point.prediction.converges { "would" } else { "would not" };
         warnings.push(format!(
-            "{label}: the migration {expected} have converged ({}), but the opposite happened",
+            "{label}: vmeter predicted that the migration {expected} converge ({}), but the \
+                opposite happened",
             point.prediction.because
         ));
     }

@@ -44,7 +44,7 @@ pub enum RouteError {
         gsi: u32,
     },
     /// The route belongs to another [`Router`](crate::Router), that is, another VM.
-    #[error("the route of GSI {gsi} is another VM's")]
+    #[error("the route of GSI {gsi} belongs to another VM")]
     OtherVm {
         /// Its GSI there.
         gsi: u32,

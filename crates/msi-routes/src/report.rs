@@ -84,9 +84,9 @@ impl std::fmt::Display for Failure {
             }
             _ => write!(
                 f,
-                "the route of GSI {gsi} is not in the table when this batch is committed: first \
-                    commit the batch that adds the route, then this one, then the one that \
-                    removes it"
+                "the route of GSI {gsi} is not in the table when this batch is committed: if \
+                    another batch adds the route, commit that batch before this batch; if another \
+                    batch removes the route, commit that batch after this batch"
             ),
         }
     }

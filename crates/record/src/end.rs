@@ -269,8 +269,8 @@ fn of_guest(run: &Run<'_>, clues: &EndEvidence) -> End {
             None if clues.triple_faults > 0 => crashed(),
             None if run.kvm && !clues.kvm_traced => {
                 let said = format!(
-                    "QMP: {reason}; under KVM, QEMU reports a triple fault in the \
-                    same way"
+                    "QMP: {reason}; under KVM, QEMU reports the same reason for \
+                    a triple fault"
                 );
                 End::new(Cause::Reset, format!("{said}; only a trace of KVM can show the cause"))
             }
@@ -404,8 +404,8 @@ fn and_left(exit: &Exit, what: &str) -> String {
     if !exit.ended.is_empty() {
         let ended = exit.ended.join(", ");
         said += &format!(
-            "{LEFT}vmeter also ended {ended}, which was still part of the run because its launcher \
-                was still running"
+            "{LEFT}vmeter also ended {ended}: while the launcher runs, each VMM that it starts is \
+                part of the run"
         );
     }
     if let Some(vmm) = vmm_that_runs_on(exit) {
@@ -505,7 +505,7 @@ mod tests {
         let untraced = said(true, &reset);
         assert_eq!(untraced.cause, Cause::Reset);
         assert!(
-            untraced.evidence.contains("reports a triple fault in the same way"),
+            untraced.evidence.contains("reports the same reason for a triple fault"),
             "{untraced:?}"
         );
         let traced = EndEvidence { kvm_traced: true, ..reset.clone() };

@@ -82,9 +82,9 @@ fn enter<P>(session: &mut Session<P>) -> Result<()> {
     session.dir = std::path::absolute(&session.dir).context("cannot tell the working folder")?;
     match Away::to(&begun) {
         Err(error) if depends(&session.record) => Err(usage(format!(
-            "{} began in the folder {}, to which its commands and relative paths refer. vmeter \
-             cannot enter that folder: {error}. Make the folder again, or start a new session \
-             without --resume",
+            "the session {} was begun in the folder {}, and the session's commands and relative \
+             paths refer to this folder. vmeter cannot enter this folder: {error}. Make the \
+             folder again, or start a new session without --resume",
             session.dir.display(),
             begun.display()
         ))),

@@ -255,8 +255,8 @@ fn merge<'a>(by_source: BTreeMap<&'a str, Pairing<'a>>, total: Ns) -> Calls<'a> 
     if let Some(first) = lost.first() {
         let count = lost.len();
         merged.warnings.push(format!(
-            "no source saw the end of {count} initcalls, of which \
-            {first} is the first"
+            "no source saw the end of {count} initcalls, for example \
+            of {first}"
         ));
     }
     merged.all.iter_mut().for_each(Call::settle);

@@ -220,8 +220,8 @@ impl Order {
         };
         (self.backward > 0).then(|| {
             format!(
-                "time stamps go backwards {} times, by up to {furthest}: durations across these \
-                    places are wrong",
+                "time stamps go backwards at {} events, by up to {furthest}: durations across \
+                    these events are wrong",
                 self.backward
             )
         })

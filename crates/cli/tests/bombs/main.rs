@@ -401,7 +401,7 @@ fn time_that_goes_back_and_bytes_that_are_no_text_are_said() {
     std::fs::write(&path, bytes).expect("scratch space");
     let ran = lab.run(&["trace", "report", text(&path)]);
     assert_eq!(ran.status, 0, "{}", ran.stderr);
-    assert!(ran.stderr.contains("time stamps go backwards 1 times"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("time stamps go backwards at 1 events"), "{}", ran.stderr);
     assert!(ran.stderr.contains("1 lines hold bytes that are not UTF-8"), "{}", ran.stderr);
     assert!(ran.stdout.contains("rip 0x1"), "{}", ran.stdout);
     let stat = lab.run(&["trace", "stat", text(&path)]);

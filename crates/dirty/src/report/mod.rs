@@ -264,7 +264,7 @@ impl<'a> DirtyReport<'a> {
             of = Some(crossover.of);
             let saved = percent(crossover.saved_per_page);
             let above = crossover.above;
-            let _ = write!(text, ", above that {} (each dirty page costs {saved} less)", above);
+            let _ = write!(text, ", above that {} ({saved} cheaper per dirty page)", above);
         }
         text + "; vmeter measured passes with up to 10 % of the buffer dirty. A saving of \
             less than 25 % per page may be noise."

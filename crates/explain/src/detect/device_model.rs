@@ -223,7 +223,7 @@ impl DeviceModel {
 fn on_every_cpu(
     view: &View<'_>,
     key: Key,
-    (who, words): (String, String),
+    (who, functions): (String, String),
     saving: u64,
     (link, mut chain): (Link, Vec<Link>),
 ) -> Candidate {
@@ -236,7 +236,7 @@ fn on_every_cpu(
         why: Why::EveryCpu,
         subject: who.clone(),
         saving,
-        summary: format!("{who} makes kworkers run {words} while the guest waits"),
+        summary: format!("{who} makes kworkers run {functions} while the guest waits"),
         chain,
         suggestion:
             "lock the hypercall buffer in memory once, not for each hypercall: move_pages, \

@@ -147,8 +147,8 @@ impl PciPorts {
             key: Some(key),
             saving,
             summary: format!(
-                "PCI configuration goes through ports, with two exits for each word: {} writes to \
-                 0xcf8, for {words} words, take {}",
+                "PCI configuration goes through ports, with two exits for each word (one at \
+                 0xcf8, one at 0xcfc): {} writes to 0xcf8, for {words} words, take {}",
                 subject.count,
                 view.time(saving as f64)
             ),

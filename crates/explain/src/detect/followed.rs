@@ -68,8 +68,9 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: the shares of time that each \
-                        waits for the other add up to {}. The followed thread waited {} times",
+                    "it and {} wait for each other in turn: each side waits for a share of its \
+                        own time, and the two shares add up to {}. The followed thread \
+                        waited {} times",
                     view.threads(other),
                     brief_percent(part),
                     grouped(&times.to_string())

@@ -95,7 +95,8 @@ impl Gap {
             why: Why::Gap,
             key: Some(key),
             summary: format!(
-                "{name} takes {} in one case, {} of the traced time; vmeter does not know why",
+                "one instance of {name} takes {}, which is {} of the traced time; vmeter does not \
+                    know why",
                 view.time(ticks as f64),
                 brief_percent(view.share(ticks))
             ),
@@ -107,7 +108,7 @@ impl Gap {
                 events"
                 .into(),
             confirm: format!(
-                "vmeter trace report TRACE (read it from the stamp {} on)",
+                "vmeter trace report TRACE (read the report from the stamp {} on)",
                 long.place.stamp
             ),
             max_severity: Some(Severity::Medium),
@@ -140,8 +141,8 @@ impl Gap {
         };
         let call = sleep.call.map_or("the kernel", |call| view.name(call));
         let claim = format!(
-            "the thread's longest sleep begins {} after the start of this instance, in \
-                {call}; after a sleep of {}, {by} wakes the thread",
+            "the thread's longest sleep begins {} after the start of this instance, and \
+                is in {call}; this sleep takes {}, and ends when {by} wakes the thread",
             after(sleep.start),
             view.time(ticks as f64)
         );

@@ -89,8 +89,8 @@ impl LogGap {
             subject: format!("{before} to {after}"),
             saving: ticks,
             summary: format!(
-                "{times} times, nothing is logged between {before} and {after}: {} on average, {} \
-                    of the log's time in all",
+                "the log has {times} gaps from {before} to {after}: the average gap lasts {}, and the \
+                    sum of these gaps is {} of the time that the log covers",
                 view.time(mean),
                 brief_percent(share)
             ),

@@ -37,7 +37,7 @@ impl View<'_> {
             Frame::Work(name) => format!("running {}", self.name(name)),
             Frame::Waker(group) => format!("waits for {}", self.threads(group)),
             Frame::Preempts(group) => {
-                format!("{} has the CPU, by its higher priority", self.threads(group))
+                format!("{} has the CPU and a higher priority", self.threads(group))
             }
             Frame::Has(group) => format!("{} has the CPU", self.threads(group)),
             Frame::Runs => "on a CPU".into(),

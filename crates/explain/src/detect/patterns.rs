@@ -354,9 +354,9 @@ fn hand_over(
     let round = view.time(life as f64 / sum.count as f64);
     let computing = brief_percent(own as f64 / life.max(1) as f64);
     let claim = format!(
-        "{} waits {count} times for {} to wake it, once every {round} on average; the \
-            trace records {} of the waiter's time: the waiter computes for {computing} of this \
-            time, and spends the rest on calls, wake-ups and waits for a CPU",
+        "{} waits {count} times for a wake-up by {}. One round trip takes {round} on average. \
+            The trace records {} of the waiter's time. The waiter computes for {computing} of \
+            this time, and spends the rest on calls, wake-ups and waits for a CPU",
         pair.0,
         pair.1,
         view.time(life as f64)

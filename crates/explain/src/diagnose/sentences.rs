@@ -42,7 +42,7 @@ impl Cause<'_> {
             End::User => "is busy on a CPU".into(),
             End::Guest => "runs its guest".into(),
             End::Dropped(by) => format!(
-                "takes {} page faults: {} drops pages by madvise",
+                "takes {} page faults: {} drops pages with madvise",
                 grouped(&count.to_string()),
                 view.threads(by)
             ),

@@ -79,7 +79,7 @@ impl<'a> IrqReport<'a> {
             let most = grouped(&self.most_fitted().to_string());
             text += &match own == other {
                 true => format!(
-                    " Up to {most} vectors, the time of each of these two grows {own} \
+                    " Up to {most} vectors, the time of each of the two strategies grows {own} \
                     with the number n of vectors."
                 ),
                 false => format!(

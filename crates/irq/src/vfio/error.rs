@@ -43,8 +43,8 @@ pub enum VfioError {
     },
     /// Others of its group are not VFIO's.
     #[error(
-        "cannot use IOMMU group {group} of {address}, because other drivers have these devices of \
-            the group: {}; bind them with `{commands}`",
+        "cannot use IOMMU group {group} of {address}, because other drivers than vfio-pci have \
+            these devices of the group: {}. Bind these devices to vfio-pci with `{commands}`",
         others.join(", ")
     )]
     NotViable {

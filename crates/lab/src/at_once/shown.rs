@@ -226,8 +226,9 @@ fn waited(level: &Level, slowest: &Slowest) -> String {
         None => String::new(),
     };
     format!(
-        "With {} at once, the slowest {} of {} measured VMs take {} longer than the typical VM. \
-         This extra time consists of {cpu_wait}{} of CPU time and {} that vmeter cannot explain.",
+        "With {} at once, the slowest {} of {} measured VMs take on average {} longer than the \
+         typical VM. This extra time consists of {cpu_wait}{} of CPU time and {} that vmeter \
+         cannot explain.",
         plural(u64::from(level.at_once), "VM"),
         slowest.runs,
         level.samples_s.len(),
@@ -274,8 +275,8 @@ fn knee(levels: &Levels) -> String {
     });
     match levels.knees.first() {
         Some(knee) => format!(
-            "{slope}. There is a knee between {} and {} VMs (p {}): there, each VM's time jumps by \
-                {} more than it does at the other steps.",
+            "{slope}. There is a knee between {} and {} VMs (p {}): between these two numbers, \
+                each VM's time rises by {} more than the trend predicts.",
             knee.between[0],
             knee.between[1],
             p_value(knee.p_value),

@@ -43,7 +43,7 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     ));
     if !changed.is_empty() {
         return Err(format!(
-            "since the baseline's session, these inputs of its boots have changed: {}",
+            "these inputs of the baseline's boots changed after the baseline's session: {}",
             changed.join(", ")
         ));
     }

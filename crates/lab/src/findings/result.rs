@@ -445,7 +445,7 @@ fn not_reproduced(first: &Contrast) -> String {
         return format!(
             "the machine without the cause takes {} more in {} (p {})",
             compact_seconds(-first.found.mean),
-            first.found_in.as_deref().unwrap_or("all"),
+            first.found_in.as_deref().unwrap_or("the whole boot"),
             signed_p(first.p_value)
         );
     }

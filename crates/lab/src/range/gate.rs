@@ -31,7 +31,7 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match change.shape {
             ChangeShape::Step => name(*last),
             ChangeShape::Tail => {
-                format!("the mean time of boots since {} (slow boots included)", name(*last))
+                format!("the mean boot at {} and later commits (slow boots included)", name(*last))
             }
             ChangeShape::Creep => {
                 format!("{} (compared with {}; a creep)", name(*last), name(change.before))
@@ -52,8 +52,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match (change.sizing, change.shape) {
             (Some(_), ChangeShape::Tail) => {
                 format!(
-                    "the mean time of boots since {} (new boots did not confirm that this commit \
-                        changed the share of slow boots)",
+                    "the mean boot at {} and later commits (new boots did not confirm that this \
+                        commit changed the share of slow boots)",
                     name(*last)
                 )
             }

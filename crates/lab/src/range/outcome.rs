@@ -301,7 +301,7 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
     }
     let sized = |change: &Change| change.probability.is_none() || change.sizing.is_some();
     if !found.changes.iter().all(sized) {
-        hints.push(format!("vmeter range --resume {dir}  # how large the step is"));
+        hints.push(format!("vmeter range --resume {dir}  # measures how large the change is"));
     }
     hints
 }

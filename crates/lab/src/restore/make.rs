@@ -259,8 +259,8 @@ pub(super) fn by_command(
     }
     if found.is_empty() {
         return bad(
-            "the command made no file that --restore names, and no file in {image}: name the \
-             snapshot's files with --image FILE"
+            "the command wrote no file in the folder {image}, and no file that --restore names: \
+             give each file of the snapshot with --image FILE"
                 .into(),
         );
     }

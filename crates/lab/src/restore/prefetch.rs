@@ -32,7 +32,8 @@ const NONCE: &str = "# nonce ";
 /// Pages of a snapshot, as a list that a program can read ahead: `FILE OFFSET LENGTH`, bytes.
 pub fn prefetch_list(pages: &Pages, nonce: Option<&str>) -> String {
     let mut text = format!(
-        "# FILE OFFSET LENGTH (bytes): mapped at the guest's first answer in each of {} restores\n",
+        "# FILE OFFSET LENGTH (bytes) of pages that were mapped when the guest first answered, \
+            in each of {} restores\n",
         pages.runs
     );
     if let Some(nonce) = nonce {

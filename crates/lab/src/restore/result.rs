@@ -213,7 +213,9 @@ fn remarks(machine: &Restored) -> Vec<String> {
     }
     let unnamed = machine.made.as_ref().and_then(|made| made.unnamed.as_deref());
     if let Some(why) = unnamed.filter(|_| machine.pages.runs > 0) {
-        said.push(format!("{label}: the owners of its pages are not known: {why}"));
+        said.push(format!(
+            "{label}: vmeter does not know the owners of the snapshot's pages: {why}"
+        ));
     }
     let mut texts: Vec<String> = machine
         .runs

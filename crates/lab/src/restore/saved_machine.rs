@@ -51,8 +51,8 @@ pub(super) fn check(machine: &Machine) -> Result<()> {
     match boots(dialect.read(&machine.argv)) {
         true => Ok(()),
         false => Err(usage(format!(
-            "this command line boots no guest, so vmeter has none to save: give one that {} boots \
-             without requests to its API",
+            "this command line boots no guest, so vmeter has no guest to save: give a command \
+             line with which {} boots a guest without requests to the VMM's API",
             dialect.vmm()
         ))),
     }

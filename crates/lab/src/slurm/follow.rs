@@ -136,7 +136,8 @@ impl<'a> Follow<'a> {
                     let patience = patience.min(Duration::from_secs_f64(MOST_PATIENCE_S));
                     if part.looks == 0 && ended(&part.session.dir).is_none() {
                         progress.note(&format!(
-                            "Slurm has no task of shard {index}: waiting {:.0} s for its files",
+                            "Slurm has no task of shard {index}: vmeter waits {:.0} s for the \
+                            shard's files",
                             patience.as_secs_f64()
                         ));
                     }

@@ -92,8 +92,9 @@ fn plain(path: &Path) -> Result<&str> {
     let odd = |c: char| c.is_control() || "%\"\\".contains(c);
     path.to_str().filter(|text| path.is_absolute() && !text.contains(odd)).ok_or_else(|| {
         usage(format!(
-            "{}: a Slurm job script cannot hold this path: with --save DIR, choose a path \
-                without % \\ \"",
+            "{}: a Slurm job script cannot hold this path. The paths of --save DIR and of \
+                the working folder must be UTF-8, without control characters and without these \
+                three characters: % \\ \"",
             path.display()
         ))
     })

@@ -112,7 +112,8 @@ fn sentence(machine: &MachineTrend, change: &TrendChange) -> String {
             false => format!("{first}:00 to {last}:59"),
         };
         return format!(
-            "{took} Undecided: the new sessions began at another hour of the day ({}) than those before ({} UTC). \
+            "{took} Undecided: the new sessions began at another hour of the day ({} UTC) than the \
+             earlier sessions ({} UTC). \
              Either the machine is {as_word}, or its host is {as_word} at that hour. To decide, \
              measure at the same hour, or use vmeter boot --baseline, which boots both machines \
              in turn.",
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(change.other_hours, Some([[10, 10], [22, 22]]));
         let said = sentence(&apart, change);
         assert!(
-            said.contains("another hour of the day (22:00) than those before (10:00 UTC)"),
+            said.contains("hour of the day (22:00 UTC) than the earlier sessions (10:00 UTC)"),
             "{said}"
         );
         for alike in

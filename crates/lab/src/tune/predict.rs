@@ -6,7 +6,7 @@ use vmeter_model::event::EventKind;
 use vmeter_model::identity::UNFINISHED;
 use vmeter_model::span::UNATTRIBUTED;
 use vmeter_model::time::seconds;
-use vmeter_model::{Estimate, Event, Timeline};
+use vmeter_model::{Estimate, Event, Span, Timeline};
 use vmeter_timeline::names::is_called;
 
 /// How far off one boot's span may be from the next one's, as a share.
@@ -33,6 +33,15 @@ impl Watched {
     pub fn of(timeline: Timeline, events: &[Event], words: Vec<String>) -> Self {
         let is_line = |event: &&Event| matches!(event.what, EventKind::KernelLine { .. });
         let log_lines = events.iter().filter(is_line).count();
+        // A search keeps hundreds of them: spans, phases and what was printed are all that it asks for.
+        let bare = |span: Span| Span { source: String::new(), ..span };
+        let timeline = Timeline {
+            total: timeline.total,
+            spans: timeline.spans.into_iter().map(bare).collect(),
+            phases: timeline.phases,
+            printing: timeline.printing,
+            ..Timeline::default()
+        };
         Watched { timeline, log_lines, words }
     }
 

@@ -87,7 +87,7 @@ impl Round {
                     Err("the budget left no time to measure it alone".to_owned())
                 }
                 (None, Raced::NotWorth) => Ok(format!(
-                    "with the other steps in place, this step saves only {least} to {most} more: \
+                    "this step saves {least} to {most} in addition to the other steps: the gain is \
                         below --worth"
                 )),
                 (None, Raced::Open { .. }) if entry.pairs.leans() => Err(format!(

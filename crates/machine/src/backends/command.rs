@@ -228,7 +228,7 @@ fn take(machine: &mut Machine, told: ParsedCommandLine, argv: &[OsString], reque
             match argv::console_file(argv).filter(|(f, _)| argv::is_same_for_all(f)) {
                 Some((file, _)) => machine.choose("console", file, "vmeter reads its lines there"),
                 None => {
-                    let why = format!("vmeter does not see its lines; {mend}");
+                    let why = format!("vmeter does not see the console's lines; {mend}");
                     machine.choose("console", "elsewhere", why);
                 }
             }

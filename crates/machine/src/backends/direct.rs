@@ -63,7 +63,8 @@ impl<'a> Describing<'a> {
     pub fn accel(&mut self) -> Result<(), MachineError> {
         let probe = accel::probe(self.request.cache).map_err(|why| {
             MachineError::Combination(format!(
-                "{} can run guests only with KVM: {why}; --vmm qemu also boots without KVM",
+                "{} can run guests only with KVM, and vmeter cannot use KVM here: {why}. \
+                    --vmm qemu can boot guests without KVM",
                 self.vmm
             ))
         })?;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 const PAGE: u64 = 4096;
+/// A fault that takes so many times as long as a typical one, and this long, ns, is no typical one.
+const TIMES: u64 = 10;
+const LEAST: u64 = 50_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -11,6 +14,12 @@ pub(super) enum Kind {
     Begins,
     /// One ends for which a page was read.
     Major,
+    /// One ends whose page was there, or was being read already.
+    Minor,
+    /// The thread leaves its CPU to wait for something; it loses it to another; it has one again.
+    Sleeps,
+    Preempted,
+    Runs,
 }
 
 /// A stamp of one thread.
@@ -40,9 +49,12 @@ pub(super) struct Mapped {
 pub struct Fault {
     /// When it began, ns of `CLOCK_MONOTONIC`.
     pub at: u64,
-    /// How long the thread waited for the page to be read, by itself or by somebody else, ns (a major fault);
-    /// none if it did not, or if the fault failed.
+    /// How long it took where something had to be read, ns, without what the thread could have gone on in: of a major
+    /// fault; of one that is minor for the kernel, but whose thread sleeps because another read brings its page, or
+    /// that begins to read the pages that follow. None if the page was there, or if the fault failed.
     pub waited: Option<u64>,
+    /// It is a major one.
+    pub major: bool,
     /// Process.
     pub process: i32,
     /// Thread.
@@ -99,37 +111,82 @@ impl Faults {
     }
 }
 
+/// The fault that a thread has, since when it is off its CPU, and for how long it was in that fault: asleep, or
+/// while it could have gone on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Thread {
+    begin: Option<Stamp>,
+    off: Option<(u64, Kind)>,
+    slept: u64,
+    preempted: u64,
+}
+
+/// A minor fault that was over, and whose thread did not sleep: where it is among all faults, and how long it took.
+type Busy = (usize, u64);
+
 /// The faults, and the major ones whose begin was not stamped. A begin without an end is a fault all the same.
 fn paired(mut stamps: Vec<Stamp>) -> (Vec<Fault>, Vec<(u64, i32, u64)>) {
     // CPUs have buffers of their own; of two stamps of one moment a fault's begin is the first.
     stamps.sort_by_key(|stamp| (stamp.at, stamp.kind != Kind::Begins));
-    let fault = |begin: Stamp, waited| Fault {
+    let fault = |begin: Stamp, waited, major| Fault {
         at: begin.at,
         waited,
+        major,
         process: begin.process,
         thread: begin.thread,
         address: begin.address,
     };
-    let mut begun: BTreeMap<i32, Stamp> = BTreeMap::new();
-    let (mut all, mut only_ended) = (Vec::new(), Vec::new());
+    let mut threads: BTreeMap<i32, Thread> = BTreeMap::new();
+    let (mut all, mut only_ended, mut busy) = (Vec::new(), Vec::new(), Vec::new());
     for stamp in stamps {
-        if stamp.kind == Kind::Begins {
-            all.extend(begun.insert(stamp.thread, stamp).map(|before| fault(before, None)));
-            continue;
-        }
-        let begin = begun.remove(&stamp.thread);
-        let own = begin.filter(|begin| begin.address / PAGE == stamp.address / PAGE);
-        match own {
-            Some(begin) => all.push(fault(begin, Some(stamp.at - begin.at))),
-            None => {
-                all.extend(begin.map(|before| fault(before, None)));
-                only_ended.push((stamp.at, stamp.process, stamp.address));
+        let thread = threads.entry(stamp.thread).or_default();
+        match stamp.kind {
+            Kind::Begins => {
+                all.extend(thread.begin.map(|before| fault(before, None, false)));
+                *thread = Thread { begin: Some(stamp), ..Thread::default() };
+            }
+            Kind::Sleeps | Kind::Preempted => thread.off = Some((stamp.at, stamp.kind)),
+            Kind::Runs => match thread.off.take() {
+                Some((since, Kind::Sleeps)) => thread.slept += stamp.at - since,
+                Some((since, _)) => thread.preempted += stamp.at - since,
+                None => {}
+            },
+            Kind::Major | Kind::Minor => {
+                let Thread { begin, slept, preempted, .. } = std::mem::take(thread);
+                let own = begin.filter(|begin| begin.address / PAGE == stamp.address / PAGE);
+                let Some(begin) = own else {
+                    all.extend(begin.map(|before| fault(before, None, false)));
+                    if stamp.kind == Kind::Major {
+                        only_ended.push((stamp.at, stamp.process, stamp.address));
+                    }
+                    continue;
+                };
+                let (major, took) =
+                    (stamp.kind == Kind::Major, (stamp.at - begin.at).saturating_sub(preempted));
+                if !major && slept == 0 {
+                    busy.push((all.len(), took));
+                }
+                all.push(fault(begin, (major || slept > 0).then_some(took), major));
             }
         }
     }
-    all.extend(begun.into_values().map(|last| fault(last, None)));
+    let last = threads.into_values().filter_map(|thread| thread.begin);
+    all.extend(last.map(|last| fault(last, None, false)));
+    add_busy(busy, &mut all);
     all.sort_by_key(|fault| fault.at);
     (all, only_ended)
+}
+
+/// A minor fault that takes many times as long as most do had to begin a read, of pages that follow its own.
+fn add_busy(busy: Vec<Busy>, all: &mut [Fault]) {
+    let mut times: Vec<u64> = busy.iter().map(|(_, took)| *took).collect();
+    times.sort_unstable();
+    let Some(typical) = times.get(times.len() / 2).copied() else { return };
+    for (at, took) in busy {
+        if took > typical.saturating_mul(TIMES).max(LEAST) {
+            all[at].waited = Some(took);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -167,6 +224,38 @@ mod tests {
         ];
         assert_eq!(all, expected);
         assert_eq!(only_ended, [(60, 1, 0x2000), (70, 1, 0x7000)]);
+    }
+
+    #[test]
+    fn a_minor_fault_waits_if_its_thread_sleeps_in_it_or_if_it_reads() {
+        let mut stamps = vec![
+            stamp(10, 1, 0x1000, Kind::Begins),
+            stamp(11, 1, 0, Kind::Sleeps),
+            stamp(31, 1, 0, Kind::Runs),
+            // It could have gone on.
+            stamp(32, 1, 0, Kind::Preempted),
+            stamp(52, 1, 0, Kind::Runs),
+            stamp(53, 1, 0x1000, Kind::Minor),
+            // Between two faults a thread sleeps for other reasons.
+            stamp(60, 1, 0, Kind::Sleeps),
+            stamp(90, 1, 0, Kind::Runs),
+            stamp(91, 1, 0x2000, Kind::Begins),
+            stamp(92, 1, 0x2000, Kind::Minor),
+            stamp(93, 1, 0x3000, Kind::Minor),
+        ];
+        let (all, only_ended) = paired(stamps.clone());
+        let told: Vec<_> = all.iter().map(|f| (f.at, f.waited, f.major)).collect();
+        assert_eq!(told, [(10, Some(23), false), (91, None, false)]);
+        assert_eq!(only_ended, []);
+        let fault = |at: u64, took: u64| {
+            let address = at << 12;
+            [stamp(at, 2, address, Kind::Begins), stamp(at + took, 2, address, Kind::Minor)]
+        };
+        stamps.extend((1..20).flat_map(|n| fault(n * 1_000_000, 6_000)));
+        stamps.extend(fault(20_000_000, 50_000).into_iter().chain(fault(21_000_000, 61_000)));
+        let (all, _) = paired(stamps);
+        let waited: Vec<_> = all.iter().filter_map(|f| Some((f.at, f.waited?))).collect();
+        assert_eq!(waited, [(10, 23), (21_000_000, 61_000)]);
     }
 
     #[test]

@@ -17,9 +17,14 @@ const MOST: usize = 4 << 20;
 const LOST: u32 = 2;
 const SAMPLE: u32 = 9;
 const MMAP2: u32 = 10;
+const SWITCH: u32 = 14;
+/// Bits of a switch's header: off the CPU; and the thread could have gone on.
+const OUT: u16 = 1 << 13;
+const PREEMPTED: u16 = 1 << 14;
 /// An event of the kernel's own, and which.
 const SOFTWARE: u32 = 1;
 const PAGE_FAULTS: u64 = 2;
+const MINOR_FAULTS: u64 = 5;
 const MAJOR_FAULTS: u64 = 6;
 /// A sample has the event's number, process and thread, time, and address. Of a record of another kind the
 /// last 24 bytes are process and thread, time, and number.
@@ -34,6 +39,10 @@ const WATERMARK: u64 = 1 << 14;
 const USE_CLOCKID: u64 = 1 << 25;
 /// Flags: records of mappings, of data too, with the file's number, and with the time.
 const MAPPINGS: u64 = 1 << 17 | 1 << 23 | 1 << 18;
+/// Flag: records of switches.
+const SWITCHES: u64 = 1 << 26;
+/// Flag: records of another kind than samples have the fields of [`IDENTIFIER_TID_TIME_ADDR`] too.
+const ALL_IDENTIFIED: u64 = 1 << 18;
 const CLOEXEC: libc::c_ulong = 1 << 3;
 /// `_IO('$', 0)`, `_IO('$', 5)` and `_IOR('$', 7, __u64 *)`.
 const ENABLE: libc::c_ulong = 0x2400;
@@ -77,9 +86,10 @@ pub(super) struct Seen {
 pub(super) struct Ring {
     /// The ends of major faults, and mappings. This event has the buffer.
     major: OwnedFd,
-    /// The begins of all faults.
-    begins: OwnedFd,
-    major_id: u64,
+    /// The begins of all faults; the ends of minor ones, and switches.
+    later: [OwnedFd; 2],
+    /// The numbers of the ends: major, minor.
+    ends: [u64; 2],
     memory: *mut u8,
     size: usize,
 }
@@ -92,27 +102,30 @@ impl Ring {
     pub fn open(tid: i32, cpu: i32) -> io::Result<Self> {
         let major = event(tid, cpu, MAJOR_FAULTS, MAPPINGS)?;
         let begins = event(tid, cpu, PAGE_FAULTS, DISABLED)?;
-        let mut major_id = 0u64;
-        // SAFETY: the ioctl writes one u64, which is there.
-        let done = unsafe { libc::ioctl(major.as_raw_fd(), ID, &mut major_id) };
-        checked(done)?;
+        let minor = event(tid, cpu, MINOR_FAULTS, DISABLED | SWITCHES | ALL_IDENTIFIED)?;
+        let ends = [number(&major)?, number(&minor)?];
         let (page, rights) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
         let size = page + RING;
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let memory =
             unsafe { mmap(std::ptr::null_mut(), size, rights, MapFlags::SHARED, &major, 0)? };
-        let ring = Ring { memory: memory.cast(), size, major, begins, major_id };
-        // SAFETY: the ioctl takes a descriptor and touches no memory of this process.
-        let done =
-            unsafe { libc::ioctl(ring.begins.as_raw_fd(), SET_OUTPUT, ring.major.as_raw_fd()) };
-        checked(done)?;
+        let ring = Ring { memory: memory.cast(), size, major, later: [begins, minor], ends };
+        for event in &ring.later {
+            // SAFETY: the ioctl takes a descriptor and touches no memory of this process.
+            let done =
+                unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, ring.major.as_raw_fd()) };
+            checked(done)?;
+        }
         Ok(ring)
     }
 
-    /// Stamps the begins of faults too, of threads and children that are there already as well.
+    /// Stamps begins, ends of minor faults and switches too, of threads and children that are there already as
+    /// well.
     pub fn enable(&self) -> io::Result<()> {
-        // SAFETY: the ioctl takes a number and touches no memory of this process.
-        checked(unsafe { libc::ioctl(self.begins.as_raw_fd(), ENABLE, 0) })
+        self.later.iter().try_for_each(|event| {
+            // SAFETY: the ioctl takes a number and touches no memory of this process.
+            checked(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })
+        })
     }
 
     fn position(&self, at: usize) -> &AtomicU64 {
@@ -145,7 +158,7 @@ impl Ring {
             else {
                 break;
             };
-            note(record, self.major_id, files, seen);
+            note(record, self.ends, files, seen);
             rest = after;
         }
     }
@@ -165,7 +178,7 @@ impl Drop for Ring {
 }
 
 /// Keeps what a record says.
-fn note(record: &[u8], major_id: u64, files: &Files, seen: &mut Seen) {
+fn note(record: &[u8], [major, minor]: [u64; 2], files: &Files, seen: &mut Seen) {
     let word = |at: usize| {
         let bytes = record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         u64::from_ne_bytes(bytes.unwrap_or_default())
@@ -176,11 +189,25 @@ fn note(record: &[u8], major_id: u64, files: &Files, seen: &mut Seen) {
     };
     match half(0) {
         LOST => seen.lost += word(16),
-        SAMPLE | MMAP2 if seen.stamps.len() + seen.mapped.len() >= MOST => seen.lost += 1,
+        SAMPLE | MMAP2 | SWITCH if seen.stamps.len() + seen.mapped.len() >= MOST => seen.lost += 1,
         SAMPLE => {
-            let kind = if word(8) == major_id { Kind::Major } else { Kind::Begins };
+            let kind = match word(8) {
+                id if id == major => Kind::Major,
+                id if id == minor => Kind::Minor,
+                _ => Kind::Begins,
+            };
             let (process, thread) = (half(16) as i32, half(20) as i32);
             seen.stamps.push(Stamp { at: word(24), process, thread, address: word(32), kind });
+        }
+        SWITCH => {
+            let misc = half(4) as u16;
+            let kind = match misc & OUT != 0 {
+                true if misc & PREEMPTED == 0 => Kind::Sleeps,
+                true => Kind::Preempted,
+                false => Kind::Runs,
+            };
+            let (process, thread) = (half(8) as i32, half(12) as i32);
+            seen.stamps.push(Stamp { at: word(16), process, thread, address: 0, kind });
         }
         MMAP2 => {
             let name = record.get(72..).unwrap_or_default().split(|byte| *byte == 0).next();
@@ -195,6 +222,14 @@ fn note(record: &[u8], major_id: u64, files: &Files, seen: &mut Seen) {
         }
         _ => {}
     }
+}
+
+/// The number by which records name an event.
+fn number(event: &OwnedFd) -> io::Result<u64> {
+    let mut number = 0u64;
+    // SAFETY: the ioctl writes one u64, which is there.
+    checked(unsafe { libc::ioctl(event.as_raw_fd(), ID, &mut number) })?;
+    Ok(number)
 }
 
 fn checked(done: libc::c_int) -> io::Result<()> {
@@ -255,8 +290,8 @@ mod tests {
             record
         };
         let mut seen = Seen::default();
-        note(&record(path.to_str().expect("text").as_bytes()), 1, &files, &mut seen);
-        note(&record(b"//anon"), 1, &files, &mut seen);
+        note(&record(path.to_str().expect("text").as_bytes()), [1, 2], &files, &mut seen);
+        note(&record(b"//anon"), [1, 2], &files, &mut seen);
         let found =
             |file| Mapped { at: 99, process: 7, range: 0x4000..0x6000, offset: 0x1000, file };
         assert_eq!(seen.mapped, [found(Some(0)), found(None)]);
@@ -264,9 +299,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record(kind in 0u8..12, record in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_record(kind in 0u8..16, record in prop::collection::vec(any::<u8>(), 0..120)) {
             let record = [&[kind, 0, 0, 0][..], &record].concat();
-            note(&record, 1, &Files::new(&[]), &mut Seen::default());
+            note(&record, [1, 2], &Files::new(&[]), &mut Seen::default());
         }
     }
 }

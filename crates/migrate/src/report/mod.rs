@@ -109,7 +109,8 @@ impl<'a> MigrateReport<'a> {
         longest.map_or_else(String::new, |(point, run)| {
             let gap = compact_seconds(run.longest_gap_before_s);
             format!(
-                " In one run ({}), the guest had no heartbeat before the switch for up to {gap}.",
+                " In one run ({}), the longest gap between two heartbeats of the guest before the \
+                    switch was {gap}.",
                 self.label(point)
             )
         })

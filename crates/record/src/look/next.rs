@@ -192,8 +192,8 @@ fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
     run.moments.push((run.total_ns, Moment::Ready));
     format!(
         "the line that ends the run has no time: the guest logged it before the guest's clock \
-         began. The run ends when vmeter read the line, at most {} ms after the guest \
-         logged it",
+         began. For vmeter, the run ends at the moment when vmeter read the line. This \
+         moment is at most {} ms after the guest logged the line",
         2 * EACH.as_millis()
     )
 }
@@ -201,8 +201,8 @@ fn ends_by_poll(run: &mut RunRecord, at: ClockReading) -> String {
 /// Why nothing before the kernel has a name. `late`: from the exec to the first look, ns.
 fn began_unseen(late: Ns) -> String {
     format!(
-        "{BEGAN_UNSEEN}: vmeter first looked at the VMM {:.0} ms after the exec, and a busy host may \
-            have delayed later looks, too. So vmeter does not name what came before the first \
+        "{BEGAN_UNSEEN}: vmeter first looked at the VMM {:.0} ms after the exec. A busy host may \
+            have delayed the later looks. So vmeter does not name what came before the first \
             event of the guest's kernel",
         late as f64 / 1e6
     )

@@ -17,8 +17,8 @@ use vmeter_model::{Event, EventKind, Ns};
 /// Name in [`SourceRecord::name`].
 pub const NAME: &str = "page-faults";
 
-/// Faults, a line each: begin (`CLOCK_MONOTONIC`, ns), ns until the page was read (a minor fault: 0, or as older
-/// vmeters had it, ns until it was done), number of the file, page of it, `major` or `minor`, thread.
+/// Faults, a line each: begin (`CLOCK_MONOTONIC`, ns), how long its thread waited for the page, ns (0 if that was
+/// there), number of the file, page of it, `major`, `read` (a minor one that waited) or `minor`, thread.
 const FILE: &str = "page-faults.txt";
 /// The kernel reads its clock when it begins and when it is done.
 const ERROR_NS: Ns = 1_000;
@@ -35,6 +35,8 @@ pub struct Waited {
     pub at: Ns,
     /// How long the thread waited until the page was read, ns; none if it was there.
     pub waited: Option<Ns>,
+    /// It is a major one for the kernel.
+    pub major: bool,
     /// Number of the snapshot's file.
     pub file: usize,
     /// Page of the file.
@@ -118,7 +120,7 @@ impl Recorder for PageFaults {
         source: &SourceRecord,
         saved: &Saved<'_>,
     ) -> Result<Vec<Event>, SourceError> {
-        let major = raw.iter().filter(|fault| fault.waited.is_some()).count() as u64;
+        let major = raw.iter().filter(|fault| fault.major).count() as u64;
         let count = |name: &str, value: u64| Event {
             at: saved.run.total_ns,
             error_ns: source.error_ns,
@@ -135,8 +137,9 @@ fn parse(text: &str) -> Vec<Waited> {
         let mut words = line.split(' ');
         let (at, took) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
         let (file, page) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let waited = (words.next()? == "major").then_some(took);
-        Some(Waited { at, waited, file, page, thread: words.next()?.parse().ok()? })
+        let how = words.next()?;
+        let (major, waited) = (how == "major", (how != "minor").then_some(took));
+        Some(Waited { at, waited, major, file, page, thread: words.next()?.parse().ok()? })
     };
     text.lines().filter_map(line).collect()
 }
@@ -196,10 +199,14 @@ fn kept(
     )?;
     let (mut text, mut major, mut late) = (String::new(), 0, (0, 0));
     for fault in found.all.iter().filter(|fault| fault.process == process) {
-        major += u64::from(fault.waited.is_some());
+        major += u64::from(fault.major);
         let Some((file, page)) = found.page(fault.at, process, fault.address) else { continue };
-        late.0 += u64::from(fault.waited.is_some());
-        let how = if fault.waited.is_some() { "major" } else { "minor" };
+        late.0 += u64::from(fault.major);
+        let how = match (fault.major, fault.waited) {
+            (true, _) => "major",
+            (false, Some(_)) => "read",
+            (false, None) => "minor",
+        };
         let (at, waited) = (fault.at, fault.waited.unwrap_or(0));
         let _ = writeln!(text, "{at} {waited} {file} {page} {how} {}", fault.thread);
     }

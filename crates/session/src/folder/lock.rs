@@ -54,7 +54,11 @@ pub enum LockError {
         by: String,
     },
     /// There is something else in the lock's place.
-    #[error("{}: expected the lock of a vmeter, found {found}: move it away", path.display())]
+    #[error(
+        "{}: expected the lock of a vmeter, found {found}: move what has this path to another \
+         folder",
+        path.display()
+    )]
     Foreign {
         /// The lock's path.
         path: PathBuf,

@@ -88,8 +88,8 @@ impl Order {
         (self.back > 0).then(|| {
             let back = self.back;
             format!(
-                "time stamps go backwards {back} times: durations across these places are \
-                wrong"
+                "time stamps go backwards at {back} events: durations across these events \
+                are wrong"
             )
         })
     }

@@ -51,8 +51,8 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
             "Counts ({per}): conditional test of two Poisson rates. Times: rank-sum test. \
              Because events come in bursts, vmeter also divides each trace into slices of equal \
                  length, compares the slices by Welch's test, and reports the larger of the two \
-                 p-values. {tests} Two recordings of the same \
-             machine also differ. To compare machines, give two or more recordings of each: FILE \
+                 p-values. {tests} Even two recordings of the same \
+             machine differ. To compare machines, give two or more recordings of each: FILE \
              FILE --vs OTHER --vs OTHER."
         )
     } else {

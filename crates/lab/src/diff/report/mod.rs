@@ -63,9 +63,9 @@ pub(crate) fn answer(result: &DiffResult) -> String {
         DiffVerdict::EndsNotKnown => {
             return format!(
                 "vmeter does not know how the guests of {names} ended, so it cannot say which \
-                    guest boots sooner. It only knows by how much the run times of their VMM \
-                    processes differ: {change} ({percent}{}). Leave out --no-inject, watch with \
-                    --watch light, or measure to a console line: --until 'line:REGEX'.",
+                    guest boots sooner. vmeter knows only the difference between the run \
+                    times of the VMM processes: {change} ({percent}{}). Leave out --no-inject, \
+                    watch with --watch light, or measure to a console line: --until 'line:REGEX'.",
                 spelled_p(total.p_value)
             )
         }

@@ -207,7 +207,11 @@ impl Report for MemoryReport<'_> {
         };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {
-            document.heading("In the guest", format!("as free(1) prints it: used is total - available, so it overlaps buff/cache; {of}"));
+            let note = format!(
+                "like the output of free(1): used is total - available, so used overlaps \
+                    buff/cache; {of}"
+            );
+            document.heading("In the guest", note);
             document.push(Block::Table(guests));
         }
         let vmms = self.vmm_table();

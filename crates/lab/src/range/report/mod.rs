@@ -563,7 +563,7 @@ fn method(result: &RangeResult) -> String {
                 made the change. vmeter boots the first and the last commit. Of the \
                 commits between these two, vmeter boots the one that has about half of the \
                 probability before it and half after it. \
-                vmeter names a commit once it is {} likely to have made the change. \
+                When the probability of a commit reaches {}, vmeter names this commit. \
                 \"Nothing changed\" is one of the possible answers. New boots \
                 then measure the size of the change.",
             percent(result.record.confidence)

@@ -208,7 +208,8 @@ impl<'a> RestoreReport<'a> {
             Column::number("written", 1),
             Column::number("in every run", 1),
             Column::number("waited", 0),
-            Column::text("snapshot", 2),
+            // Of one machine alone it is told by the headline.
+            Column::text("snapshot", if self.result.machines.len() > 1 { 0 } else { 2 }),
         ]);
         for machine in &self.result.machines {
             for of in machine.pages.owners.iter().take(most) {
@@ -401,7 +402,7 @@ impl Report for RestoreReport<'_> {
         for some in self.result.machines.chunks(BESIDE) {
             document.push(Block::Table(self.phases(some)));
         }
-        document.heading("Snapshots", "in page cache: share of the image right before each run");
+        document.heading("Snapshots", "in page cache: share of its files' length before each run");
         document.push(Block::Table(self.snapshots()));
         let all = self.long || detail == Detail::Full;
         if let Some(table) = self

@@ -43,7 +43,11 @@ impl<'a> TuneReport<'a> {
             result.ended
         );
         let by_cpu = result.cpu_ratio.as_ref().map(|ratio| {
-            format!("By the VMM's CPU time: {} times as fast. ", ratio_interval(ratio))
+            format!(
+                "Measured by the VMM's CPU time, the machine with these steps is {} times as \
+                    fast as the original. ",
+                ratio_interval(ratio)
+            )
         });
         let searched = by_cpu.unwrap_or_default() + &searched;
         let Some(before) = &result.before else {
