@@ -121,7 +121,12 @@ pub fn page_owners(guest: &Guest<'_>, frames: u64) -> Result<Vec<Option<Owner>>>
 /// (arch/x86/kernel/setup_percpu.c). What is allocated behind them has no bounds here.
 fn per_cpu(guest: &Guest<'_>) -> Result<Vec<u64>> {
     let raw = |name: &str| guest.info().symbol(name);
-    let length = raw("__per_cpu_end")?.saturating_sub(raw("__per_cpu_start")?);
+    let begin = raw("__per_cpu_start")?;
+    let length = raw("__per_cpu_end")?.saturating_sub(begin);
+    if begin != 0 {
+        // Offsets are from another place then (no zero-based per-CPU variables, as in 32-bit kernels).
+        return Ok(Vec::new());
+    }
     let cpus = u32_at(&guest.bytes(guest.symbol("nr_cpu_ids")?, 4)?, 0).unwrap_or(0);
     let offsets = guest.symbol("__per_cpu_offset")?;
     // That of a CPU which is not possible.

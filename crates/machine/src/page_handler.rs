@@ -8,7 +8,9 @@
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{kill_process, Signal};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -98,13 +100,19 @@ struct Region {
     base_host_virt_addr: u64,
     size: u64,
     offset: u64,
-    page_size: u64,
+    /// Bytes. Firecracker before 1.12 has it under the other name only, in bytes as well, or not at all.
+    page_size: Option<u64>,
+    page_size_kib: Option<u64>,
 }
 
 impl Region {
+    fn page_size(&self) -> u64 {
+        self.page_size.or(self.page_size_kib).unwrap_or(4096)
+    }
+
     fn is_valid(&self) -> bool {
-        self.page_size.is_power_of_two()
-            && (4096..=LARGEST).contains(&self.page_size)
+        self.page_size().is_power_of_two()
+            && (4096..=LARGEST).contains(&self.page_size())
             && self.base_host_virt_addr.checked_add(self.size).is_some()
             && self.offset.checked_add(self.size).is_some()
     }
@@ -113,7 +121,7 @@ impl Region {
     fn page(&self, address: u64) -> Option<(u64, u64)> {
         let into =
             address.checked_sub(self.base_host_virt_addr).filter(|into| *into < self.size)?;
-        let into = into & !(self.page_size - 1);
+        let into = into & !(self.page_size() - 1);
         Some((self.base_host_virt_addr + into, self.offset + into))
     }
 }
@@ -144,9 +152,23 @@ fn serve(
     if !wait(&socket, stop, None)? {
         return Ok(());
     }
-    let (faults, regions) = handed_over(&socket)?;
-    rustix::io::ioctl_fionbio(&faults, true)?;
-    let mut handler = Serving { faults, regions, ram, page: Vec::new(), removed: Vec::new() };
+    let done = handed_over(&socket).and_then(|(faults, regions)| {
+        rustix::io::ioctl_fionbio(&faults, true)?;
+        let serving = Serving { faults, regions, ram, page: Vec::new(), removed: Vec::new() };
+        serve_faults(serving, stop, served)
+    });
+    if let (Err(_), Ok(vmm)) = (&done, socket_peercred(&socket)) {
+        // A vCPU that misses a page which nobody serves waits for ever.
+        let _ = kill_process(vmm.pid, Signal::KILL);
+    }
+    done
+}
+
+fn serve_faults(
+    mut handler: Serving<'_>,
+    stop: &OwnedFd,
+    served: &mut Vec<Served>,
+) -> io::Result<()> {
     // Faults that could not be served while the VMM changed its mappings.
     let mut later: Vec<Missed> = Vec::new();
     loop {
@@ -159,7 +181,7 @@ fn serve(
         for one in missed {
             match handler.fill(one)? {
                 Filled::There(done) if served.len() < MOST => served.push(done),
-                Filled::There(_) | Filled::Zeros => {}
+                Filled::There(_) | Filled::Nothing => {}
                 Filled::Later => later.push(one),
             }
         }
@@ -203,10 +225,18 @@ struct Missed {
     written: bool,
 }
 
+/// What became of a page.
+enum Placed {
+    There,
+    Gone,
+    Later,
+}
+
 /// What became of a fault.
 enum Filled {
     There(Served),
-    Zeros,
+    /// Zeros, or a page of a VMM that ends.
+    Nothing,
     Later,
 }
 
@@ -237,43 +267,46 @@ impl Serving<'_> {
 
     fn fill(&mut self, missed: Missed) -> io::Result<Filled> {
         let Missed { at, address, written } = missed;
-        let found = self.regions.iter().find_map(|r| Some((r.page(address)?, r.page_size)));
+        let found = self.regions.iter().find_map(|r| Some((r.page(address)?, r.page_size())));
         let Some(((start, offset), bytes)) = found else {
             let what = format!("a page fault outside of the guest's RAM, at {address:#x}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         };
         if self.removed.iter().any(|(from, to)| (*from..*to).contains(&start)) {
-            let is_there = self.place(ZEROPAGE, &mut [start, bytes, 0, 0])?;
-            return Ok(if is_there { Filled::Zeros } else { Filled::Later });
+            return Ok(match self.place(ZEROPAGE, &mut [start, bytes, 0, 0])? {
+                Placed::Later => Filled::Later,
+                _ => Filled::Nothing,
+            });
         }
         self.page.resize(usize::try_from(bytes).unwrap_or(0), 0);
         self.ram.read_exact_at(&mut self.page, offset)?;
         let source = self.page.as_ptr() as u64;
-        if !self.place(COPY, &mut [start, source, bytes, 0, 0])? {
-            return Ok(Filled::Later);
+        match self.place(COPY, &mut [start, source, bytes, 0, 0])? {
+            Placed::There => {}
+            Placed::Gone => return Ok(Filled::Nothing),
+            Placed::Later => return Ok(Filled::Later),
         }
         let took = clock::monotonic() - at;
         Ok(Filled::There(Served { at, took, offset, bytes, written }))
     }
 
-    /// Puts a page where it is missed; false if that can't be done now. `argument` begins with the address; the
-    /// kernel writes back its last number.
-    fn place(&self, request: libc::c_ulong, argument: &mut [u64]) -> io::Result<bool> {
+    /// Puts a page where it is missed. `argument` begins with the address; the kernel writes back its last number.
+    fn place(&self, request: libc::c_ulong, argument: &mut [u64]) -> io::Result<Placed> {
         // SAFETY: `argument` is the structure of `request`, and its source is the page that this keeps. The kernel
         // writes into another process's memory, and only where that was registered.
         let result =
             unsafe { libc::ioctl(self.faults.as_raw_fd(), request as _, argument.as_mut_ptr()) };
         if result == 0 {
-            return Ok(true);
+            return Ok(Placed::There);
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             // The mappings change: an event of that is on its way.
-            Some(libc::EAGAIN) => Ok(false),
+            Some(libc::EAGAIN) => Ok(Placed::Later),
             // Another thread missed the same page.
-            Some(libc::EEXIST) => self.wake(argument[0]).map(|()| true),
+            Some(libc::EEXIST) => self.wake(argument[0]).map(|()| Placed::There),
             // The VMM ends.
-            Some(libc::ESRCH | libc::ENOENT) => Ok(true),
+            Some(libc::ESRCH | libc::ENOENT) => Ok(Placed::Gone),
             _ => Err(error),
         }
     }

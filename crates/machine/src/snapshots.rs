@@ -16,6 +16,8 @@ pub const SOCKET: &str = "{api-socket}";
 pub const HANDLER: &str = "{page-handler}";
 /// Most of an answer that is read, bytes.
 const MAX_ANSWER: u64 = 64 << 10;
+/// Between two looks at whether anybody still waits for an answer.
+const ASK: Duration = Duration::from_millis(100);
 /// Between two looks for a socket that the VMM has yet to make.
 const LOOK: Duration = Duration::from_micros(100);
 
@@ -68,12 +70,17 @@ impl Request {
         Request { verb, path, body: None }
     }
 
-    /// Sends it, and waits for the answer.
+    /// Sends it, and waits for the answer, until `is_over` says that nobody wants it any more.
     ///
     /// # Errors
     /// When the VMM ends, does not answer in time, or refuses: with its words.
-    pub fn send(&self, socket: &UnixStream, timeout: Duration) -> io::Result<()> {
-        socket.set_read_timeout(Some(timeout))?;
+    pub fn send(
+        &self,
+        socket: &UnixStream,
+        timeout: Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<()> {
+        socket.set_read_timeout(Some(ASK))?;
         socket.set_write_timeout(Some(timeout))?;
         let body = self.body.as_deref().unwrap_or_default();
         let mut text =
@@ -84,7 +91,8 @@ impl Request {
         text.push_str(&format!("Content-Length: {}\r\n\r\n{body}", body.len()));
         let mut out = socket;
         out.write_all(text.as_bytes())?;
-        let (status, said) = answer(socket)?;
+        let patient = Patient { socket, timeout, deadline: Instant::now() + timeout, is_over };
+        let (status, said) = answer(patient)?;
         match status {
             200..=299 => Ok(()),
             _ => Err(io::Error::other(format!("{self}: status {status}: {said}"))),
@@ -95,6 +103,33 @@ impl Request {
 impl Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.path)
+    }
+}
+
+/// A socket that is asked again and again.
+struct Patient<'a> {
+    socket: &'a UnixStream,
+    timeout: Duration,
+    deadline: Instant,
+    is_over: &'a dyn Fn() -> bool,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut socket = self.socket;
+            match socket.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            if (self.is_over)() {
+                return Err(io::Error::other("interrupted"));
+            }
+            if Instant::now() >= self.deadline {
+                let seconds = self.timeout.as_secs();
+                return Err(io::Error::other(format!("no answer within {seconds} s")));
+            }
+        }
     }
 }
 
@@ -218,13 +253,20 @@ mod tests {
         let request = Request::new("PUT", "/snapshot/load", &serde_json::json!({ "a": 1 }));
         let mut out = &theirs;
         out.write_all(b"HTTP/1.1 400 \r\nContent-Length: 9\r\n\r\nno file\x1b!").expect("sent");
-        let error = request.send(&ours, Duration::from_secs(5)).expect_err("refused").to_string();
+        let error = request
+            .send(&ours, Duration::from_secs(5), &|| false)
+            .expect_err("refused")
+            .to_string();
         assert_eq!(error, "PUT /snapshot/load: status 400: no file !");
+        let unasked = request.send(&ours, Duration::from_secs(5), &|| true).expect_err("over");
+        assert_eq!(unasked.to_string(), "interrupted");
+        let late = request.send(&ours, Duration::ZERO.max(ASK), &|| false).expect_err("late");
+        assert!(late.to_string().contains("no answer"), "{late}");
         let mut sent = vec![0; 4096];
         let count = (&theirs).read(&mut sent).expect("a request");
         let sent = String::from_utf8_lossy(&sent[..count]).into_owned();
         assert!(sent.starts_with("PUT /snapshot/load HTTP/1.1\r\n"), "{sent}");
-        assert!(sent.ends_with("Content-Length: 7\r\n\r\n{\"a\":1}"), "{sent}");
+        assert!(sent.contains("Content-Length: 7\r\n\r\n{\"a\":1}"), "{sent}");
     }
 
     #[test]

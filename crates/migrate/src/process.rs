@@ -1,7 +1,7 @@
 //! One VMM's process: started with our end of its console, looked at, and never left behind.
 
 use crate::error::MigrateError;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{kill_process_group, Pid, PidfdFlags, Signal};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -104,6 +104,9 @@ impl Drop for Process {
 }
 
 fn end(child: &mut Child) -> Option<ExitStatus> {
+    // It is a session of its own: what a wrapper has started goes with it.
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let _ = group.map(|group| kill_process_group(group, Signal::KILL));
     // Fails only where it has ended already.
     let _ = child.kill();
     child.wait().ok()

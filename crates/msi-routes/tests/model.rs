@@ -144,7 +144,7 @@ fn a_route_in_somebody_elses_batch_is_reported_not_touched() {
     let report = second.commit().unwrap();
     assert_eq!((report.failures.len(), other.phase()), (1, Phase::Live));
     assert!(
-        report.failures[0].to_string().contains("commit the batch that adds"),
+        report.failures[0].to_string().contains("if another batch adds the route"),
         "{}",
         report.failures[0]
     );

@@ -40,7 +40,7 @@ fn a_session_goes_on_where_it_was_begun() {
     assert!(resumed.0 == Some(2) && resumed.1.contains("m.sh"), "{resumed:?}");
     std::fs::rename(lab.path("a"), lab.path("moved")).expect("moved");
     let resumed = vmeter("b", &["--resume", "../moved/s", "--runs", "4"]);
-    assert!(resumed.0 == Some(2) && resumed.1.contains("began in"), "{resumed:?}");
+    assert!(resumed.0 == Some(2) && resumed.1.contains("was begun in"), "{resumed:?}");
     std::fs::rename(lab.path("moved"), lab.path("a")).expect("moved back");
     assert_eq!(runs(), 3);
 }

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 use vmeter_base::files;
+use vmeter_base::scratch::Scratch;
 use vmeter_machine::snapshots::{connect, with_socket, Snapshots};
 use vmeter_migrate::commands::{set, Human, Migrate, QueryMigrate};
 use vmeter_migrate::{Process, Side, Vm};
@@ -32,8 +33,9 @@ const BANDWIDTH: u64 = 1 << 40;
 const ASK: Duration = Duration::from_millis(50);
 /// A file's time is that of the kernel's last tick.
 const FILE_CLOCK: Duration = Duration::from_millis(20);
-/// How long a VMM may take to make its API's socket, and to answer.
-const API: Duration = Duration::from_secs(120);
+/// How long a VMM may take to make its API's socket, and to write all of its RAM.
+const API: Duration = Duration::from_secs(60);
+const SAVE: Duration = Duration::from_secs(3600);
 /// How long a QEMU that was told to end may take.
 const END: Duration = Duration::from_secs(20);
 
@@ -122,7 +124,7 @@ fn by_requests(
     watch: &Watch<'_>,
 ) -> Result<Made> {
     let failed = |error: &dyn std::fmt::Display| wrong(making.saved.method, error);
-    let folder = tempfile::Builder::new().prefix("vmeter-api-").tempdir();
+    let folder = Scratch::new();
     let folder = folder.map_err(|error| host(format!("making a temporary folder: {error}")))?;
     let mut plan = making.saved.machine.plan();
     plan.place_config(folder.path()).map_err(host)?;
@@ -134,10 +136,13 @@ fn by_requests(
     let heard = ready::wait(&mut process, serial, making, watch.interrupt)?;
     let save = clock::monotonic();
     let socket = connect(&path, API, &|| watch.interrupt.is_raised());
+    watch.go_on()?;
     let socket = socket.ok_or_else(|| failed(&"the VMM made no socket for its API"))?;
     for request in api.save(image) {
         watch.go_on()?;
-        request.send(&socket, API).map_err(|error| failed(&error))?;
+        let sent = request.send(&socket, SAVE, &|| watch.interrupt.is_raised());
+        watch.go_on()?;
+        sent.map_err(|error| failed(&error))?;
     }
     let saved = clock::monotonic();
     process.kill();

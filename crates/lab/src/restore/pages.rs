@@ -51,6 +51,8 @@ pub struct Pages {
     pub always: Vec<Range>,
     /// Why nobody knows how long they were waited for, if so.
     pub unknown_waits: Option<String>,
+    /// True if nobody knows which of them the guest had written.
+    pub unknown_writes: bool,
 }
 
 /// Notes whose the pages of a snapshot are; why not, if they are not known.
@@ -78,6 +80,8 @@ struct Seen {
     names: Vec<String>,
     /// How long the run waited for each page that was read for it, ns; or why that is not known.
     waits: Result<BTreeMap<(usize, u64), i64>, String>,
+    /// vmeter served them.
+    served: bool,
 }
 
 impl Seen {
@@ -98,19 +102,28 @@ impl Seen {
             }
             waits
         });
-        Some(Seen { touched, names, waits })
+        Some(Seen { touched, names, waits, served: false })
     }
 
     /// The pages that vmeter served itself, if it did.
     fn served(saved: &Saved<'_>) -> Option<Self> {
         let work = saved.raw(&Launcher).ok()??;
-        let mut waits = BTreeMap::new();
-        for one in &work.served {
-            *waits.entry((one.page.file, one.page.first)).or_default() += one.took;
+        let end = saved.run.exec_ns.saturating_add(saved.run.total_ns);
+        let (mut waits, mut touched) = (BTreeMap::new(), Vec::new());
+        for one in work.served.iter().filter(|one| one.at <= end) {
+            let (Touched { file, first, .. }, is_new) =
+                (&one.page, !waits.contains_key(&(one.page.file, one.page.first)));
+            *waits.entry((*file, *first)).or_default() += one.took;
+            // Two threads may miss a page at once. Under KVM any fault may be said to be a write.
+            touched.extend(is_new.then(|| Touched { written: false, ..one.page.clone() }));
         }
-        let touched: Vec<Touched> = work.served.iter().map(|one| one.page.clone()).collect();
         let names = vec!["ram".to_owned()];
-        (!touched.is_empty()).then(|| Seen { touched: Rc::new(touched), names, waits: Ok(waits) })
+        (!touched.is_empty()).then(|| Seen {
+            touched: Rc::new(touched),
+            names,
+            waits: Ok(waits),
+            served: true,
+        })
     }
 }
 
@@ -159,6 +172,7 @@ pub(super) fn of_runs(runs: &[&SavedRun]) -> Pages {
         owners: owners(&count, all.len(), waits.ok().as_deref()),
         always,
         unknown_waits,
+        unknown_writes: all.iter().any(|seen| seen.served),
     }
 }
 

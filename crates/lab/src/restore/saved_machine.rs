@@ -48,7 +48,15 @@ pub(super) fn check(machine: &Machine) -> Result<()> {
         read.kernel.is_some() || read.firmware.is_some() || machine.config.is_some()
     };
     let (Some(_), Some(dialect)) = (by_api(machine), machine.dialect) else { return Ok(()) };
+    let has_vsock =
+        machine.config.as_ref().is_some_and(|config| !config.content["vsock"].is_null())
+            || argv::long(&machine.argv, "vsock").is_some();
     match boots(dialect.read(&machine.argv)) {
+        true if has_vsock => Err(usage(
+            "this machine has a vsock device: its socket stays when vmeter ends the VMM, and the \
+                next VMM cannot make it again. Leave the device out, or give --create CMD and \
+                --restore CMD",
+        )),
         true => Ok(()),
         false => Err(usage(format!(
             "this command line boots no guest, so vmeter has no guest to save: give a command \

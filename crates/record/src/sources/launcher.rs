@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tempfile::TempDir;
 use vmeter_base::clock;
-use vmeter_machine::launch::Tracee;
+use vmeter_base::scratch::Scratch;
 use vmeter_machine::page_handler::{Handler, Served};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::snapshots::{connect, with_socket, Request, HANDLER};
@@ -29,7 +28,7 @@ pub const NAME: &str = "launcher";
 /// A line for each request: when it was sent and answered (`CLOCK_MONOTONIC`, ns), and what it was.
 const REQUESTS: &str = "launcher-requests.txt";
 /// A line for each page that was served: when its fault was read (`CLOCK_MONOTONIC`, ns), how long it took until the
-/// page was there (ns), first page of the file, how many, `read` or `written`, owner.
+/// page was there (ns), first page of the file, how many, `written` or `read` as the fault said it (KVM's often say a write), owner.
 const PAGES: &str = "launcher-pages.txt";
 /// The wait for the socket or one look for it, ns.
 const ERROR_NS: Ns = 200_000;
@@ -119,8 +118,9 @@ impl Recorder for Launcher {
         };
         let requests =
             raw.requests.iter().map(|request| event(request.from, request.to, &request.what));
-        let stretches = stretches(&raw.served);
-        let served = stretches.iter().map(|(from, to)| event(*from, *to, PAGE_FAULTS));
+        let end = saved.run.exec_ns.saturating_add(saved.run.total_ns);
+        let stretches = stretches(&raw.served).into_iter().filter(|(from, _)| *from < end);
+        let served = stretches.map(|(from, to)| event(from, to.min(end), PAGE_FAULTS));
         Ok(requests.chain(served).collect())
     }
 }
@@ -176,12 +176,30 @@ struct Recording {
     owners: Option<PathBuf>,
     dir: PathBuf,
     /// The folder of the sockets.
-    folder: Option<TempDir>,
+    folder: Option<Scratch>,
     handler: Option<Handler>,
     speaking: Option<(Arc<AtomicBool>, JoinHandle<Said>)>,
 }
 
 impl Recording {
+    /// Listens for page faults, if the launcher serves them, and looks for the VMM's API.
+    fn begin(&mut self, folder: &Scratch) -> std::io::Result<()> {
+        if let Some(ram) = &self.served {
+            let socket = folder.path().join("pages");
+            self.handler = Some(Handler::start(&socket, ram)?);
+            let socket = socket.display().to_string();
+            for body in self.requests.iter_mut().filter_map(|request| request.body.as_mut()) {
+                *body = body.replace(HANDLER, &socket);
+            }
+        }
+        let (path, requests) = (file(folder), self.requests.clone());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let thread = std::thread::Builder::new().name(NAME.into());
+        self.speaking = Some((is_over, thread.spawn(move || speak(&requests, &path, &over))?));
+        Ok(())
+    }
+
     fn end(&mut self) -> Option<Said> {
         let (is_over, thread) = self.speaking.take()?;
         is_over.store(true, Ordering::Relaxed);
@@ -199,7 +217,9 @@ impl Recording {
             return Ok(false);
         };
         if let Some(why) = failed {
-            return Err(SourceError::Other(format!("vmeter could not serve pages: {why}")));
+            return Err(SourceError::Other(format!(
+                "vmeter could not serve pages, and ended the VMM: {why}"
+            )));
         }
         self.write(PAGES, &served_text(&served, self.owners.as_deref()))?;
         Ok(true)
@@ -210,26 +230,35 @@ fn served_text(served: &[Served], owners: Option<&Path>) -> String {
     let known = owners_in(owners);
     let mut text = String::new();
     for one in served {
-        let (first, pages) = (one.offset / PAGE, (one.bytes / PAGE).max(1));
         let how = if one.written { "written" } else { "read" };
-        let owner = owner_of(&known, first).unwrap_or(UNKNOWN);
-        let _ = writeln!(text, "{} {} {first} {pages} {how} {owner}", one.at, one.took);
+        let mut took = one.took;
+        let mut pages = one.offset / PAGE..(one.offset + one.bytes).div_ceil(PAGE);
+        while let Some(first) = pages.next() {
+            // A large page is a line for each owner, and its time is the first's.
+            let owner = owner_of(&known, first).unwrap_or(UNKNOWN);
+            let same = |page: &u64| owner_of(&known, *page).unwrap_or(UNKNOWN) == owner;
+            let count = 1 + pages.clone().take_while(same).count() as u64;
+            pages.start = first + count;
+            let _ = writeln!(text, "{} {took} {first} {count} {how} {owner}", one.at);
+            took = 0;
+        }
     }
     text
 }
 
-fn file(folder: &TempDir) -> PathBuf {
+fn file(folder: &Scratch) -> PathBuf {
     folder.path().join("api")
 }
 
 fn speak(requests: &[Request], path: &Path, is_over: &AtomicBool) -> Said {
     let mut text = String::new();
-    let Some(socket) = connect(path, PATIENCE, &|| is_over.load(Ordering::Relaxed)) else {
+    let is_over = || is_over.load(Ordering::Relaxed);
+    let Some(socket) = connect(path, PATIENCE, &is_over) else {
         return (text, Some("the VMM made no socket for its API".into()));
     };
     for request in requests {
         let from = clock::monotonic();
-        if let Err(error) = request.send(&socket, PATIENCE) {
+        if let Err(error) = request.send(&socket, PATIENCE, &is_over) {
             return (text, Some(error.to_string()));
         }
         let _ = writeln!(text, "{from} {} {request}", clock::monotonic());
@@ -238,32 +267,20 @@ fn speak(requests: &[Request], path: &Path, is_over: &AtomicBool) -> Said {
 }
 
 impl Live for Recording {
+    /// An unwatched VMM is not stopped at its exec: the thread is there before the VMM.
     fn prepare(&mut self, plan: &mut LaunchPlan) -> Result<(), SourceError> {
         let failed = |error| SourceError::Other(format!("{NAME}: {error}"));
-        let folder = tempfile::Builder::new().prefix("vmeter-api-").tempdir().map_err(failed)?;
-        plan.argv = with_socket(&plan.argv, &file(&folder));
-        if let Some(ram) = &self.served {
-            let socket = folder.path().join("pages");
-            self.handler = Some(Handler::start(&socket, ram).map_err(failed)?);
-            let socket = socket.display().to_string();
-            for body in self.requests.iter_mut().filter_map(|request| request.body.as_mut()) {
-                *body = body.replace(HANDLER, &socket);
+        let folder = match self.folder.take() {
+            // Of a wrapper's VMM it is prepared again, and goes on.
+            Some(folder) => folder,
+            None => {
+                let folder = Scratch::new().map_err(failed)?;
+                self.begin(&folder).map_err(failed)?;
+                folder
             }
-        }
+        };
+        plan.argv = with_socket(&plan.argv, &file(&folder));
         self.folder = Some(folder);
-        Ok(())
-    }
-
-    fn exec(&mut self, _: &Tracee) -> Result<(), SourceError> {
-        // A launcher's first program may execute another.
-        let (None, Some(folder)) = (&self.speaking, &self.folder) else { return Ok(()) };
-        let (path, requests) = (file(folder), self.requests.clone());
-        let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
-        let thread = std::thread::Builder::new().name(NAME.into());
-        let thread = thread.spawn(move || speak(&requests, &path, &over));
-        let thread = thread.map_err(|error| SourceError::Other(format!("{NAME}: {error}")))?;
-        self.speaking = Some((is_over, thread));
         Ok(())
     }
 
@@ -296,7 +313,7 @@ mod tests {
 
     #[test]
     fn requests_are_sent_as_soon_as_the_socket_is_there() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = Scratch::new().expect("a folder");
         let path = file(&folder);
         let requests = [Request::bare("PUT", "/a"), Request::bare("PUT", "/b")];
         let over = AtomicBool::new(false);

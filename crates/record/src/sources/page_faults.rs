@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use vmeter_machine::launch::Tracee;
-use vmeter_machine::page_faults::{taken, Faults, Watching};
+use vmeter_machine::page_faults::{taken, Fault, Faults, Watching};
 use vmeter_model::run::{SourceRecord, WatchLevel};
 use vmeter_model::{Event, EventKind, Ns};
 
@@ -198,16 +198,20 @@ fn kept(
         "vmeter did not see when the VMM opened its snapshot, so vmeter timed no page faults",
     )?;
     let (mut text, mut major, mut late) = (String::new(), 0, (0, 0));
+    // Where nothing of the files was read, a fault that took long waited for something else.
+    let of_file = |fault: &Fault| found.page(fault.at, process, fault.address).is_some();
+    let own = |fault: &&Fault| fault.process == process && fault.major;
+    let reads = found.all.iter().filter(own).any(of_file);
     for fault in found.all.iter().filter(|fault| fault.process == process) {
         major += u64::from(fault.major);
         let Some((file, page)) = found.page(fault.at, process, fault.address) else { continue };
         late.0 += u64::from(fault.major);
         let how = match (fault.major, fault.waited) {
             (true, _) => "major",
-            (false, Some(_)) => "read",
-            (false, None) => "minor",
+            (false, Some(_)) if reads => "read",
+            _ => "minor",
         };
-        let (at, waited) = (fault.at, fault.waited.unwrap_or(0));
+        let (at, waited) = (fault.at, fault.waited.filter(|_| how != "minor").unwrap_or(0));
         let _ = writeln!(text, "{at} {waited} {file} {page} {how} {}", fault.thread);
     }
     for (at, _, address) in found.only_ended.iter().filter(|(_, of, _)| *of == process) {

@@ -28,7 +28,7 @@ exported! {
                     label,
                     owner: &of.owner,
                     faults: of.pages,
-                    written: of.written,
+                    written: (!machine.pages.unknown_writes).then_some(of.written),
                     always: of.always,
                     waited_s: of.waited_s,
                 })
@@ -87,7 +87,7 @@ struct Page<'a> {
     label: &'a str,
     owner: &'a str,
     faults: f64,
-    written: f64,
+    written: Option<f64>,
     always: u64,
     waited_s: Option<f64>,
 }

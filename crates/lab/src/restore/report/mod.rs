@@ -216,7 +216,10 @@ impl<'a> RestoreReport<'a> {
                 table.row(vec![
                     Cell::Name(of.owner.clone()),
                     Cell::Text(format!("{:.0}", of.pages)),
-                    Cell::Text(format!("{:.0}", of.written)),
+                    Cell::Text(match machine.pages.unknown_writes {
+                        true => "-".into(),
+                        false => format!("{:.0}", of.written),
+                    }),
                     Cell::Text(of.always.to_string()),
                     of.waited_s.map_or_else(|| Cell::Text("-".into()), cell),
                     Cell::Text(machine.label().to_owned()),
