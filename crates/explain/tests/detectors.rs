@@ -418,7 +418,7 @@ fn a_log_that_stands_still_between_two_events_is_told_by_them() {
     };
     let result = log(10_000);
     assert_eq!(kinds(&result), ["stall"], "{:#?}", result.findings);
-    for what in ["nbd_send_request", "nbd_receive_simple_reply", "60 times"] {
+    for what in ["nbd_send_request", "nbd_receive_simple_reply", "60 gaps"] {
         assert!(result.findings[0].summary.contains(what), "{:?}", result.findings[0]);
     }
     assert!(result.findings[0].suggestion.contains("NBD server"));
