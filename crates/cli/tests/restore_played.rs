@@ -307,6 +307,13 @@ fn a_vmm_with_firecrackers_api_is_saved_and_restored_by_requests() {
     let overhead = ["restore", "--overhead", "--warmup", "0", "--runs", "3", "--method", "uffd"];
     let result = lab.json(&[&overhead[..], &TICKS, &vmm].concat());
     assert_eq!(result["overhead"]["pairs"], 3, "{}", result["overhead"]);
+    let scratch = lab.path("scratch");
+    std::fs::create_dir(&scratch).expect("a folder");
+    let mut again = lab.command(&[&restore[..5], &["--no-boot"], &TICKS, &vmm].concat());
+    let ran = again.env("TMPDIR", &scratch).output().expect("it runs");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let left: Vec<_> = std::fs::read_dir(&scratch).expect("a folder").flatten().collect();
+    assert!(left.is_empty(), "sockets are left: {left:?}");
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! The kernel counts `page-faults` when it begins to handle a fault, and `major-faults` or `minor-faults` when it is
 //! done with one (`mm_account_fault` in mm/memory.c; Linux 5.9 and later for all ways out of it). A
 //! thread has one fault at a time, so the two belong together. A fault whose page another one is reading already can
-//! be minor for the kernel, and sleeps all the same: the records of switches say for how long. Faults that the kernel takes for somebody else,
-//! as KVM does for a guest, are no such events: [`taken`] counts them too.
+//! be minor for the kernel, and sleeps all the same: the records of switches say for how long. Faults that the kernel
+//! takes for somebody else, as KVM does for a guest, are no such events: [`taken`] counts them too.
 //!
 //! A stamp costs the process up to a microsecond, and half of its faults come before it maps the files that matter.
 //! So the begins of faults are stamped only once it opens one of these. inotify(7) says when, because a thread that

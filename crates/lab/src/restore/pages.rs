@@ -111,9 +111,9 @@ impl Seen {
         let end = saved.run.exec_ns.saturating_add(saved.run.total_ns);
         let (mut waits, mut touched) = (BTreeMap::new(), Vec::new());
         for one in work.served.iter().filter(|one| one.at <= end) {
-            let (Touched { file, first, .. }, is_new) =
-                (&one.page, !waits.contains_key(&(one.page.file, one.page.first)));
-            *waits.entry((*file, *first)).or_default() += one.took;
+            let at = (one.page.file, one.page.first);
+            let is_new = !waits.contains_key(&at);
+            *waits.entry(at).or_default() += one.took;
             // Two threads may miss a page at once. Under KVM any fault may be said to be a write.
             touched.extend(is_new.then(|| Touched { written: false, ..one.page.clone() }));
         }

@@ -38,7 +38,7 @@ const EXCLUDE_HV: u64 = 1 << 6;
 const WATERMARK: u64 = 1 << 14;
 const USE_CLOCKID: u64 = 1 << 25;
 /// Flags: records of mappings, of data too, with the file's number, and with the time.
-const MAPPINGS: u64 = 1 << 17 | 1 << 23 | 1 << 18;
+const MAPPINGS: u64 = 1 << 17 | 1 << 23 | ALL_IDENTIFIED;
 /// Flag: records of switches.
 const SWITCHES: u64 = 1 << 26;
 /// Flag: records of another kind than samples have the fields of [`IDENTIFIER_TID_TIME_ADDR`] too.
