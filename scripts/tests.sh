@@ -15,9 +15,19 @@ cargo test --no-fail-fast "$@" -- --show-output | awk '
     /^---- .* stdout ----$/ { test = $2 }
     /^skipped: / { why = substr($0, 10); if (!seen[test, why]++) { skips[why]++; all++ } }
     /^cut: / { if (!seen[test, $0]++) cuts++ }
+    /^test .* FAILED$/ { failures++ }
+    /^failures:$/ { failing = 1 }
+    /^test result:/ { failing = 0 }
+    failing && /^---- .* stdout ----$/ { last[++lines] = $0; shown = 0 }
+    failing && / panicked at / { shown = 4 }
+    /^stack backtrace:$/ { shown = 0 }
+    failing && shown > 0 { last[++lines] = "    " substr($0, 1, 200); shown-- }
     !quiet { print; fflush() }
     END {
         printf "\n%d skipped, %d cut short (make test-long)\n", all, cuts
         fflush()
         for (why in skips) printf "%4d skipped: %s\n", skips[why], why | "sort -k1,1nr -k2"
+        close("sort -k1,1nr -k2")
+        if (failures) printf "\n%d failed\n", failures
+        for (i = 1; i <= lines; i++) print last[i]
     }'

@@ -347,6 +347,7 @@ fn a_udev_rule_that_sleeps() {
     // /proc/uptime counts in 10 ms, and the script's two readings enclose the sleep.
     let tick = 0.01;
     assert!(sleep <= planted + tick && planted <= script + tick, "{sleep} {planted} {script}");
-    // What the script's clock has and the sleep's process has not is the script's own fork.
-    assert_found(sleep, 3.0, "the rule's sleep");
+    // The process can live longer than its sleep where the guest waits for the host's CPU, never
+    // shorter.
+    assert!(sleep >= 3.0, "{sleep}");
 }
