@@ -67,10 +67,10 @@ fn follow(lab: &Lab, done: &AtomicBool) -> String {
         std::thread::sleep(Duration::from_millis(1));
         let Some((ram, all)) = Ram::open(lab) else { continue };
         let begun = clock::monotonic();
-        let mut came = growth.look(&ram);
+        let came = growth.look(&ram);
         if came.is_empty() && search.elapsed() > pause {
             search = Instant::now();
-            came = growth.search(&all, &ram);
+            growth.search(&all, &ram);
             (search, pause) = (Instant::now(), search.elapsed() * 8);
         }
         if !came.is_empty() {

@@ -3,7 +3,7 @@
 //! A kernel without symbols may stamp its log by a clock that counts nothing yet, or that nobody can tie to the
 //! host's, and a quiet one shows no line. Its log is found by its shape all the same
 //! ([`vmeter_kernel_image::shape::growth`]), and looked at every ms as long as it goes on: each
-//! record came between two looks. A search
+//! record came between two looks. Of the records that a search finds nothing is noted: they may have come long before. A search
 //! reads what is there of the guest's RAM, and has no more than an eighth of a CPU; a 64th once the log is where it stays.
 
 use super::read_bounded;
@@ -225,18 +225,21 @@ impl Looks {
     /// Adds a line for what is new; none if the process is gone.
     fn look(&mut self, text: &mut String) -> Option<()> {
         let begun = clock::monotonic();
-        let mut came = self.growth.look(&Direct(&self.tracee));
+        let came = self.growth.look(&Direct(&self.tracee));
         if !came.is_empty() {
             self.settled |= came.iter().any(|came| came.seq >= SETTLED);
             self.search = self.search.max(begun + self.pause);
         } else if begun >= self.search {
             let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
             let before = cpu_time();
-            came = self.growth.search(memory.candidates(), &memory);
+            // When the records came that a search finds, it does not show.
+            let found = !self.growth.search(memory.candidates(), &memory).is_empty();
             let took = cpu_time() - before;
             // A kernel that moves its log does so right after its first lines.
-            let found = !came.is_empty();
-            self.settled &= !found;
+            if found {
+                self.settled = false;
+                self.came = begun;
+            }
             self.pause = match (found, self.settled) {
                 (true, _) => SOON,
                 (false, true) => LATER,
