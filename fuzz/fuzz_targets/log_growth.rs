@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
             0 | 1 => (0..u64::from(*a % 32)).for_each(|n| ram.says(log, seq + n)),
             2 => log = usize::from(*a) % 3,
             3 => seq = u64::from_le_bytes([*a, *b, 0, 0, 0, 0, 0, 0]),
-            4 => assert!(growth.search(&all, &ram).len() <= 8 * RAM / INFO),
+            4 => assert!(growth.search(&all, &ram, |_| ()).len() <= 8 * RAM / INFO),
             5 => assert!(growth.look(&ram).len() <= MOST),
             _ => ram.put(place, data),
         }

@@ -70,7 +70,7 @@ fn follow(lab: &Lab, done: &AtomicBool) -> String {
         let came = growth.look(&ram);
         if came.is_empty() && search.elapsed() > pause {
             search = Instant::now();
-            growth.search(&all, &ram);
+            growth.search(&all, &ram, |_| ());
             (search, pause) = (Instant::now(), search.elapsed() * 8);
         }
         if !came.is_empty() {

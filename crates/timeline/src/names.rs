@@ -63,7 +63,7 @@ pub const MEANINGS: &[(&str, &str)] = &[
     ("kernel:unpack-initrd", "the kernel waits for the worker that unpacks the initrd"),
     ("kernel:wait-for-root-device", "the kernel waits for the device of the root file system"),
     ("kernel:panic",        "the guest after a kernel panic"),
-    ("kernel:*",            "from the start (or first log line) of this kernel function to that of the next function"),
+    ("kernel:*",            "from the start (or first log line) of this kernel function to the start (or first log line) of the next function"),
     ("initcall *",          "the kernel's function of this name, called by do_one_initcall()"),
     ("insmod *",            "a kernel module is loaded and initialised"),
     ("initrd",              "the programs of the initrd, before they switch to the root file system"),

@@ -29,15 +29,18 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// Looks through guest RAM for arrays that are not known yet; what they hold.
+    /// Looks through guest RAM for arrays that are not known yet; what they hold. A search of much RAM takes
+    /// a while: `meanwhile` is called at each page, so that what is known is looked at in between.
     pub fn search<H: HostMemory + ?Sized>(
         &mut self,
         candidates: &[Candidate],
         host: &H,
+        mut meanwhile: impl FnMut(&mut Self),
     ) -> Vec<Came> {
         let mut came = Vec::new();
         for block in outermost(candidates) {
             each_page(block, host, |at, window| {
+                meanwhile(self);
                 let found = array::starts(window, Kind::Info).map(|offset| at + offset as u64);
                 let new = found.filter(|at| !self.arrays.iter().any(|ring| ring.contains(*at)));
                 if let Some(array) = new.and_then(|at| Array::around(host, at, Kind::Info)) {
@@ -157,10 +160,10 @@ mod tests {
         let all = [Candidate { address: 0, length: 64 * PAGE }];
         let (small, large) = (4 * page, 20 * page);
         let mut growth = Growth::default();
-        assert_eq!(growth.search(&all, &ram), []);
+        assert_eq!(growth.search(&all, &ram, |_| ()), []);
         (0..5).for_each(|n| ram.put(small + n * INFO, n as u64, 0));
-        assert_eq!(growth.search(&all, &ram).len(), 5);
-        assert_eq!(growth.search(&all, &ram), [], "it is known");
+        assert_eq!(growth.search(&all, &ram, |_| ()).len(), 5);
+        assert_eq!(growth.search(&all, &ram, |_| ()), [], "it is known");
         assert_eq!(growth.look(&ram), []);
         (5..20).for_each(|n| ram.put(small + n % 16 * INFO, n as u64, 7 * n as u64));
         let came = growth.look(&ram);
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(came[14], Came { seq: 19, ts_ns: 133 });
         (4..25).for_each(|n| ram.put(large + (n - 4) * INFO, n as u64, 7 * n as u64));
         assert_eq!(growth.look(&ram), [], "the old one does not go on");
-        let came = growth.search(&all, &ram);
+        let came = growth.search(&all, &ram, |_| ());
         assert_eq!((came.len(), came[20]), (21, Came { seq: 24, ts_ns: 168 }));
         ram.put(large + 21 * INFO, 25, 175);
         assert_eq!(growth.look(&ram), [Came { seq: 25, ts_ns: 175 }]);
@@ -192,13 +195,13 @@ mod tests {
             let all = [Candidate { address: 0, length: 64 * PAGE }];
             let mut growth = Growth::default();
             ram.says(0..3);
-            let mut came = growth.search(&all, &ram);
+            let mut came = growth.search(&all, &ram, |_| ());
             let mut said = 3;
             for step in steps {
                 ram.says(said..said + step);
                 said += step;
                 // What a search comes across meanwhile is told by the next look.
-                prop_assert_eq!(growth.search(&all, &ram), []);
+                prop_assert_eq!(growth.search(&all, &ram, |_| ()), []);
                 came.extend(growth.look(&ram));
             }
             let expected = (0..said as u64).map(|seq| Came { seq, ts_ns: 7 * seq });
@@ -223,7 +226,7 @@ mod tests {
                     prop_assert!(growth.look(&ram).len() <= MAX_FOUND * AT_ONCE);
                 }
                 if n % 31 == 0 {
-                    growth.search(&all, &ram);
+                    growth.search(&all, &ram, |_| ());
                 }
             }
         }

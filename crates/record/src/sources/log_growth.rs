@@ -186,35 +186,51 @@ struct Looks {
     tracee: Tracee,
     kernel: GuestKernel,
     growth: Growth,
-    /// When the last look began, and the last that found something.
-    last: Ns,
-    came: Ns,
+    noted: Noted,
     /// When the next search is due, and how long after it the one after that.
     search: Ns,
     pause: Ns,
+}
+
+/// What the looks found so far.
+struct Noted {
+    /// When the last look began, and the last that found something.
+    last: Ns,
+    came: Ns,
     /// The log that grows is where it stays.
     settled: bool,
+}
+
+impl Noted {
+    /// Looks at what is known, and adds a line for what is new; true if anything is.
+    fn look(&mut self, growth: &mut Growth, tracee: &Tracee, text: &mut String) -> bool {
+        let begun = clock::monotonic();
+        let came = growth.look(&Direct(tracee));
+        if !came.is_empty() {
+            self.settled |= came.iter().any(|came| came.seq >= SETTLED);
+            let _ = write!(text, "{} {}", clock::monotonic(), self.last);
+            for came in &came {
+                let _ = write!(text, " {}:{}", came.seq, came.ts_ns);
+            }
+            text.push('\n');
+            self.came = begun;
+        }
+        self.last = begun;
+        !came.is_empty()
+    }
 }
 
 impl Looks {
     fn of(tracee: Tracee, kernel: GuestKernel) -> Self {
         let now = clock::monotonic();
+        let noted = Noted { last: now, came: 0, settled: false };
         let growth = Growth::default();
-        Looks {
-            tracee,
-            kernel,
-            growth,
-            last: now,
-            came: 0,
-            search: now,
-            pause: SOON / SLOWER,
-            settled: false,
-        }
+        Looks { tracee, kernel, growth, noted, search: now, pause: SOON / SLOWER }
     }
 
     /// How long until the next look.
     fn pause_ns(&self) -> Ns {
-        let silent = self.last.saturating_sub(self.came);
+        let silent = self.noted.last.saturating_sub(self.noted.came);
         if silent < A_WHILE {
             EACH
         } else {
@@ -222,41 +238,40 @@ impl Looks {
         }
     }
 
-    /// Adds a line for what is new; none if the process is gone.
+    /// Looks once, or searches; none if the process is gone.
     fn look(&mut self, text: &mut String) -> Option<()> {
         let begun = clock::monotonic();
-        let came = self.growth.look(&Direct(&self.tracee));
-        if !came.is_empty() {
-            self.settled |= came.iter().any(|came| came.seq >= SETTLED);
+        if self.noted.look(&mut self.growth, &self.tracee, text) {
             self.search = self.search.max(begun + self.pause);
         } else if begun >= self.search {
-            let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
-            let before = cpu_time();
-            // When the records came that a search finds, it does not show.
-            let found = !self.growth.search(memory.candidates(), &memory).is_empty();
-            let took = cpu_time() - before;
-            // A kernel that moves its log does so right after its first lines.
-            if found {
-                self.settled = false;
-                self.came = begun;
-            }
-            self.pause = match (found, self.settled) {
-                (true, _) => SOON,
-                (false, true) => LATER,
-                (false, false) => (self.pause * SLOWER).min(LATER),
-            };
-            let share = if self.settled { SHARE_SETTLED } else { SHARE };
-            self.search = clock::monotonic() + self.pause.max(took * share);
+            self.search(text)?;
         }
-        if !came.is_empty() {
-            let _ = write!(text, "{} {}", clock::monotonic(), self.last);
-            for came in came {
-                let _ = write!(text, " {}:{}", came.seq, came.ts_ns);
+        Some(())
+    }
+
+    /// Searches for a log. When the records came that a search finds, it does not show.
+    fn search(&mut self, text: &mut String) -> Option<()> {
+        let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
+        let before = cpu_time();
+        let (noted, tracee) = (&mut self.noted, &self.tracee);
+        let found = self.growth.search(memory.candidates(), &memory, |growth| {
+            if clock::monotonic() - noted.last >= EACH {
+                noted.look(growth, tracee, text);
             }
-            text.push('\n');
-            self.came = begun;
+        });
+        let took = cpu_time() - before;
+        // A kernel that moves its log does so right after its first lines.
+        if !found.is_empty() {
+            self.noted.settled = false;
+            self.noted.came = clock::monotonic();
         }
-        self.last = begun;
+        self.pause = match (found.is_empty(), self.noted.settled) {
+            (false, _) => SOON,
+            (true, true) => LATER,
+            (true, false) => (self.pause * SLOWER).min(LATER),
+        };
+        let share = if self.noted.settled { SHARE_SETTLED } else { SHARE };
+        self.search = clock::monotonic() + self.pause.max(took * share);
         Some(())
     }
 }
