@@ -6,7 +6,8 @@
 //! of the same boots.
 //!
 //! `VMETER_NESTED=1 cargo test -p vmeter --test nested nested_vmms -- --nocapture`: a minute or two a
-//! boot on a busy machine. `VMETER_NESTED_ONLY=NAME,…` boots those whose names begin so.
+//! boot on a busy machine. `VMETER_NESTED_ONLY=NAME,…` boots those whose names begin so, `VMETER_NESTED_KERNEL=FILE`
+//! with another kernel (`vmlinux`), which need not have a trace.
 
 use crate::common;
 mod compared;
@@ -197,6 +198,11 @@ fn asked() -> Option<kernel::KernelPaths> {
     kernel
 }
 
+/// A `vmlinux` that the guests boot instead of Debian's kernel.
+fn guests_kernel() -> Option<PathBuf> {
+    std::env::var_os("VMETER_NESTED_KERNEL").map(PathBuf::from)
+}
+
 /// Runs a script in a host that has KVM, every VMM that there is, and a kernel for their guests;
 /// what it wrote to its console and to its second serial line.
 fn in_l1(
@@ -217,8 +223,13 @@ fn with_files(
     files: &[(&Path, &str)],
 ) -> Vec<String> {
     let (vmlinux, initrd) = (lab.path("vmlinux"), lab.path("initrd"));
-    let image = KernelImage::open(&kernel.vmlinuz).expect("a kernel");
-    image.write_vmlinux(&vmlinux).expect("scratch space");
+    match guests_kernel() {
+        Some(own) => std::fs::copy(own, &vmlinux).map(|_| ()).expect("the guests' kernel"),
+        None => {
+            let image = KernelImage::open(&kernel.vmlinuz).expect("a kernel");
+            image.write_vmlinux(&vmlinux).expect("scratch space");
+        }
+    }
     build_to(&ApplianceSpec::minimal(), &initrd).expect("an initramfs");
     let configs = SIZES.map(|(memory, vcpus)| {
         let name = format!("fc-{memory}-{vcpus}.json");
