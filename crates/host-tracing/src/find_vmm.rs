@@ -17,7 +17,7 @@ pub fn find_vmm() -> Result<i32> {
         [pid] => Ok(*pid),
         [] => Err(usage(
             "--pid auto: found no process with a KVM virtual machine among the processes that \
-                this user may inspect; give its process id",
+                this user may inspect; give the VMM's process id with --pid PID",
         )),
         several => {
             let named: Vec<String> =

@@ -12,7 +12,7 @@ pub enum IrqError {
     #[error("{0}")]
     Usage(String),
     /// No VM can be made here.
-    #[error("cannot make the VM to measure: {0}")]
+    #[error("cannot make the VM that the measurement needs: {0}")]
     Vm(#[from] VmError),
     /// KVM has no GSI routing or no irqfd.
     #[error(

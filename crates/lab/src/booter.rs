@@ -96,7 +96,7 @@ impl Recorder {
             }
             return first;
         };
-        empty(request.dir).context("cannot make the run again")?;
+        empty(request.dir).context("cannot empty the run's directory to repeat the run")?;
         let again = self.once(prepared, request, true)?;
         if refused_as_given(&again) {
             // It fails by itself: what was added has no part in it.
@@ -120,7 +120,7 @@ impl Recorder {
         let traces = tracers().contains(&argv);
         let record = match self.recorded(prepared, request, (bare, !traces)) {
             Err(LaunchError::PtraceTaken { .. }) => {
-                empty(request.dir).context("cannot make the run again")?;
+                empty(request.dir).context("cannot empty the run's directory to repeat the run")?;
                 tracers().insert(argv);
                 self.recorded(prepared, request, (bare, false))
             }

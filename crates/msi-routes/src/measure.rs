@@ -70,7 +70,7 @@ impl Shape {
 #[non_exhaustive]
 pub enum MeasureError {
     /// A VM could not be made.
-    #[error("cannot make the VM to measure: {0}")]
+    #[error("cannot make the VM that the measurement needs: {0}")]
     Vm(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Devices of that shape can't be.
     #[error(transparent)]

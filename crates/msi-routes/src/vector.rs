@@ -10,7 +10,8 @@ use crate::route::{Phase, Route};
 use crate::source::Source;
 
 /// What a device must not have while a state is loaded.
-pub(crate) const LIVE: &str = "live vectors (turn the device's interrupts off and commit first)";
+pub(crate) const LIVE: &str =
+    "live vectors (before the state is loaded, turn the device's interrupts off and commit)";
 
 #[derive(Debug)]
 pub(crate) struct Vector {

@@ -28,7 +28,7 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
         };
         let at = ends.insert(span.parent, span.end).unwrap_or(from);
         if span.start != at || span.end > to {
-            return Err(format!("{text}: expected the span to begin at {at} and to end by {to}"));
+            return Err(format!("{text}: must begin at {at} ns, and must not end after {to} ns"));
         }
         if by_id.insert(span.id, span).is_some() {
             return Err(format!("{text}: id is not unique"));

@@ -52,8 +52,8 @@ fn debian(
     let kernel = kernel::list_in(&options.cache).pop().ok_or(Error::NoModules)?;
     let base = kernel.config.ok_or(Error::Malformed {
         path: kernel.vmlinuz,
-        problem: "expected the kernel's configuration file in the same folder, where a Debian \
-            package puts it"
+        problem: "expected the kernel's configuration file in the folder of this kernel image; a \
+            Debian package puts it there"
             .into(),
     })?;
     let mut text = fs::read_to_string(&base).at(&base)?;

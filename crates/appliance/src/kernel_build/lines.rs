@@ -118,7 +118,7 @@ pub const MINIMAL: &[Line] = &[
     on("VIRTIO_PMEM", "--root dax"),
     on("DAX", "--root dax"),
     on("FS_DAX", "--root dax"),
-    on("KALLSYMS", "vmeter needs the kernel's own symbols to time initcalls"),
+    on("KALLSYMS", "to measure initcalls, vmeter needs the kernel's own symbols"),
     on("DEBUG_KERNEL", "for KALLSYMS_ALL"),
     on("KALLSYMS_ALL", "vmeter uses data symbols to find the kernel's log and trace in RAM"),
     on("FTRACE", "vmeter measures initcalls with tracepoints"),
@@ -147,7 +147,7 @@ pub const DEBIAN: &[Line] = &[
         hash",
     ),
     line("DEBUG_INFO_BTF", "y", "to read the kernel's structures in RAM, vmeter needs their types"),
-    line("KALLSYMS_ALL", "y", "vmeter finds the kernel's log and trace by its symbols"),
+    line("KALLSYMS_ALL", "y", "vmeter needs data symbols to find the kernel's log and trace"),
 ];
 
 /// Initcalls that take long by an option of another's, and what a custom kernel sets it to.

@@ -43,8 +43,8 @@ pub struct Restore {
     /// copy, on-demand.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = word::<Method>())]
     pub method: Vec<Method>,
-    /// Drop the snapshot from the page cache before each restore. vmeter checks that it is gone
-    /// (default: --warm).
+    /// Drop the snapshot from the page cache before each restore. vmeter checks that
+    /// the page cache no longer holds the snapshot (default: --warm).
     #[arg(long)]
     pub cold: bool,
     /// Read the snapshot into the page cache before each restore (this is the default). With --warm
@@ -67,7 +67,7 @@ pub struct Restore {
     /// (default: watch all restores).
     #[arg(long)]
     pub overhead: bool,
-    /// Skip the boots for comparison (default: vmeter also boots the machine, in turn with the
+    /// Measure only restores, no boots (default: vmeter also boots the machine, in turn with the
     /// restores, and compares the times of restores and boots).
     #[arg(long)]
     pub no_boot: bool,

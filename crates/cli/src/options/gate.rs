@@ -17,7 +17,8 @@ pub struct FailIfSlower {
     /// inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]
     pub fail_if_slower: Option<f64>,
-    /// How --fail-if-slower exits if it is inconclusive (default: exit status 4).
+    /// Exit status of vmeter if --fail-if-slower is inconclusive: 0 for pass, 1 for fail (default:
+    /// 4).
     #[arg(long, value_name = "WHAT", requires = "fail_if_slower",
           value_parser = super::word::<Inconclusive>())]
     pub inconclusive: Option<Inconclusive>,

@@ -48,8 +48,8 @@ impl Many {
     pub fn cluster(self) -> anyhow::Result<SlurmOptions> {
         let shards = self.shards.ok_or_else(|| {
             usage(
-                "--on slurm needs the number of tasks: add --shards N, where N is at most the \
-                number of nodes",
+                "--on slurm needs the number of tasks: add --shards N, at most the number of \
+                the cluster's nodes",
             )
         })?;
         let Many { partition, sbatch, mixed_hosts, .. } = self;

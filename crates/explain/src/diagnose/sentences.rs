@@ -220,7 +220,7 @@ impl Cause<'_> {
                         "keep each other off the CPU, because they share too few CPUs".into()
                     }
                     _ => format!(
-                        "is ready but has no CPU: other threads of {} use it",
+                        "is ready, but other threads of {} have the CPU",
                         self.view.threads(rival)
                     ),
                 }
@@ -459,7 +459,7 @@ fn remedy(cause: &Cause<'_>, why: Why) -> (String, String) {
             "perf stat -e minor-faults,major-faults -p PID sleep 5",
         ),
         (Why::HandOver, _) => (
-            "hand over less often: more work at a time".into(),
+            "hand work over less often: more work in each hand-over".into(),
             "perf sched record -- sleep 5 && perf sched timehist -w",
         ),
         (Why::Asleep, _) => (

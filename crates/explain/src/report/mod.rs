@@ -162,8 +162,8 @@ fn is_worth(finding: &Finding) -> bool {
 }
 
 /// How to read a way.
-const LEGEND: &str = "each row waits for the next one; the columns are the wait and its share of \
-    the first row's time";
+const LEGEND: &str = "each row waits for the next one; columns: the row's wait, and this wait as \
+    a share of the first row's total time";
 
 /// Kind, modifier and severity.
 fn words(finding: &Finding) -> String {

@@ -494,7 +494,7 @@ impl Report for IrqReport<'_> {
             let counts = plural(points as u64, "vector count");
             let most = grouped(&self.most_fitted().to_string());
             let note =
-                format!("fit to {counts}, up to {most} vectors: the shortest time at each count");
+                format!("{counts}, up to {most} vectors: fit to the shortest time at each count");
             document.heading("Growth", note);
             document.push(Block::Table(self.growth()));
             let method = "The growth is superlinear if an F test rejects the straight line \

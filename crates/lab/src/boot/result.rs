@@ -74,7 +74,7 @@ pub fn marked(session: &Session, marks: &[String]) -> Result<BootResult> {
     match beside {
         Some(Ok(comparison)) => {
             result.warnings.push(format!(
-                "{} (vmeter booted the baseline's machine in turn with this machine)",
+                "{} (vmeter booted this machine and the baseline's machine in turn)",
                 crate::verdict::sentence(&comparison)
             ));
             result.comparison = Some(comparison);

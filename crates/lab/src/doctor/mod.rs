@@ -174,7 +174,7 @@ fn tracefs() -> Check {
             name,
             Status::Missing,
             "not in this kernel",
-            "KVM's tracepoints cannot be recorded; boots under TCG need none",
+            "KVM's tracepoints cannot be recorded; a boot under TCG needs no tracepoint",
         )
     }
 }

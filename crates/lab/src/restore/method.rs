@@ -18,11 +18,13 @@ vmeter_base::words! {
         MappedRam = "mapped-ram",
         /// Firecracker maps the RAM's file.
         File = "file",
-        /// vmeter copies a page of it for Firecracker when the guest first touches that (userfaultfd).
+        /// vmeter copies a page of the RAM's file for Firecracker when the guest first touches that
+        /// page (userfaultfd).
         Uffd = "uffd",
         /// cloud-hypervisor copies the RAM's file before the guest goes on.
         Copy = "copy",
-        /// cloud-hypervisor copies a page of it when the guest first touches that (userfaultfd).
+        /// cloud-hypervisor copies a page of the RAM's file when the guest first touches that page
+        /// (userfaultfd).
         OnDemand = "on-demand",
     }
 }

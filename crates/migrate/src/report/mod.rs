@@ -153,7 +153,7 @@ impl<'a> MigrateReport<'a> {
             "memory after",
             value,
             "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
-                the source runs on until both guests have written the same \
+                the source continues to run until both guests have written the same \
                 number of pages. vmeter then compares the RAMs",
         ));
         facts
@@ -199,7 +199,7 @@ impl<'a> MigrateReport<'a> {
         };
         let points = self.result.points.iter().enumerate();
         Curves {
-            caption: "left to send over time".into(),
+            caption: "data still to send, over time".into(),
             unit: "MB".into(),
             curves: points.filter_map(curve).take(most).collect(),
         }
@@ -281,7 +281,7 @@ impl Report for MigrateReport<'_> {
         document.heading(
             "Remaining",
             "MB still to send, over time; one run per setting, all on one scale; the number at the \
-                start of a row is its highest value; ─: nothing more to send",
+                start of a row is the row's highest value; ─: nothing more to send",
         );
         document.push(Block::Curves(self.curves(detail)));
         document.heading("Predicted", "before the migration, from the guest and the settings");

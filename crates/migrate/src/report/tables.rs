@@ -138,7 +138,7 @@ impl MigrateReport<'_> {
             Column::number("guest gap", 0).meaning("between two heartbeats, across the switch"),
             Column::number("stopped", 0).meaning("STOP to RESUME"),
             Column::number("QEMU reports", 0),
-            Column::number("guest clock", 0).meaning("guest gap by the guest's TSC"),
+            Column::number("guest clock", 0).meaning("guest gap, measured with the guest's TSC"),
             Column::number("gap before", 1).meaning("longest gap until STOP"),
             Column::number("gap after", 1),
             Column::number("lost after", 2),

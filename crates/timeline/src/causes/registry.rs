@@ -51,7 +51,7 @@ causes! {
     VCPUS = "vcpus", "several vCPUs";
     TSC_RELIABLE = "tsc-reliable", "comparing the TSCs of vCPUs";
     PCI_PROBE = "pci-probe", "PCI probing";
-    PARALLEL_PCI_PROBE = "parallel-pci-probe", "drivers probed one after another";
+    PARALLEL_PCI_PROBE = "parallel-pci-probe", "drivers probe their devices one after another";
     SERIAL8250_INIT = "serial8250-init", "probing of serial ports that are not there";
     CRYPTO_TESTS = "crypto-tests", "self-tests of cryptography";
     INITCALLS = "initcalls", "all initcalls before user space";

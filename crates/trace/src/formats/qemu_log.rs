@@ -26,7 +26,7 @@ impl TraceFormat for QemuLog {
         let (clock, tick) = if stamped {
             ("realtime", Tick::Nanosecond)
         } else {
-            ("none: record with -msg timestamp=on", Tick::Order)
+            ("none: to get time stamps, start QEMU with -msg timestamp=on", Tick::Order)
         };
         let info = TraceInfo::new(self.name(), clock, tick);
         let parse = if stamped { parse_stamped } else { parse_bare };

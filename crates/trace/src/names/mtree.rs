@@ -74,8 +74,8 @@ impl DeviceMap {
         }
         if map == DeviceMap::default() {
             return Err(
-                "it has no flat view of the I/O or the memory address space; expected the \
-                output of `info mtree -f` in QEMU's monitor"
+                "it has no flat view of an address space (I/O or memory); expected the output \
+                of `info mtree -f` in QEMU's monitor"
                     .into(),
             );
         }

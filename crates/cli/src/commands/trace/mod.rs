@@ -17,7 +17,8 @@ use clap::Subcommand;
 pub enum Trace {
     /// Record a VMM's tracepoints on this host, to a trace.dat.
     Record(record::Record),
-    /// Count and time VM exits, I/O ports, system calls and interrupts; --vs compares traces.
+    /// Count VM exits, accesses to I/O ports, system calls and interrupts, and measure their
+    /// durations; --vs compares traces.
     Stat(stat::Stat),
     /// Print events as text, chosen by name, CPU, thread and time.
     Report(copy::Report),

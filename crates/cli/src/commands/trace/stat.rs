@@ -19,8 +19,8 @@ pub struct Stat {
     /// if the trace allows one).
     #[arg(long, value_name = "HZ", value_parser = hertz)]
     cpu_hz: Option<f64>,
-    /// Trace of the other machine, to compare row by row. With several traces of each machine,
-    /// vmeter takes the scatter between recordings into account (default: no comparison).
+    /// Trace of the other machine, to compare row by row (default: no comparison). With several
+    /// traces of each machine, vmeter takes the scatter between recordings into account.
     #[arg(long, value_name = "OTHER")]
     vs: Vec<PathBuf>,
     /// Unit in which --vs compares counts: second for a continuous load, trace for a load that ends

@@ -71,7 +71,7 @@ pub fn result() -> FindingsResult {
         rows: vec![
             row("fw-cfg-dma", vec![contrast("", 1.5, 0.0005)], Confirmed, "1.4s less"),
             row("pci-probe", probe, NotReproduced, "no saving was found"),
-            row("minimal-kernel", Vec::new(), Inapplicable, "no such kernel is built"),
+            row("minimal-kernel", Vec::new(), Inapplicable, "the cache has no kernel of this kind"),
         ],
         consoles: vec![ConsoleCost {
             console: "ttyS0 (UART)".into(),

@@ -118,8 +118,8 @@ fn columns(report: &TraceReport) -> Option<String> {
     }
     if any(|row| row.timed < row.count && row.cut == 0) {
         notes.push(
-            "count also has those of which the trace lacks the beginning or the end; the times \
-            are of the others"
+            "the column \"count\" includes durations whose beginning or end the trace lacks; the \
+            columns of times leave these durations out"
                 .to_owned(),
         );
     }

@@ -284,8 +284,8 @@ pub(super) fn beside(timelines: &[&Timeline], min_duration: Ns) -> Outline {
     Outline {
         legend: format!(
             "\"@\" shows when the first span of this name began; \"+\" shows the sum of the \
-                durations of all spans of this name in a run, including time in which they did \
-                no work.{more}"
+                durations of all spans of this name in a run. This sum includes time in which \
+                a span did no work.{more}"
         ),
         roots: rows.into_iter().map(node).collect(),
     }

@@ -132,7 +132,7 @@ fn explanation(result: &DiffResult, total: &DiffRow) -> Option<String> {
     let share = reasons.first().map(|row| row.difference / total.difference);
     let share = match (share, result.verdict) {
         (Some(share), DiffVerdict::Slower | DiffVerdict::Faster) if share > 0.0 && share <= 1.5 => {
-            format!("; the activity named first is {} of the whole difference", percent(share))
+            format!("; the first activity listed is {} of the whole difference", percent(share))
         }
         _ => String::new(),
     };

@@ -171,8 +171,9 @@ fn built_kernel(
     let built = built.filter(|(_, record)| record.config == config.word());
     let made = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
     let newest = built.map(|(kernel, _)| kernel.vmlinuz).max_by_key(|path| made(path));
-    argv[at] =
-        newest.ok_or_else(|| format!("no such kernel is built: run `{command}` first"))?.into();
+    argv[at] = newest
+        .ok_or_else(|| format!("the cache has no kernel of this kind: run `{command}` first"))?
+        .into();
     Ok(())
 }
 

@@ -123,7 +123,7 @@ pub(super) const STRIP: Finding = Finding {
     cause: registry::INITRAMFS_STRIP,
     what: "the guest unpacks and reads debugging sections that it does not need; `strip -g` \
         removes them",
-    published: "126 KB of modules (minimal kernel), 347 KB (distribution's)",
+    published: "126 KB of modules (minimal kernel), 347 KB of modules (distribution's kernel)",
     stand_in: "",
     expected: &["initcall populate_rootfs"],
     contrasts: &[Pair::of(&[Make(with_debug_info)], &[])],
