@@ -71,7 +71,7 @@ impl Found {
 /// # Errors
 /// Why nothing can be said, in words.
 pub(crate) fn compare(sides: &Sides<'_>, between: Option<Between>) -> Result<Found, String> {
-    let none = "one of the two sessions has no run that counts";
+    let none = "one of the two sessions has no run that vmeter can use";
     let ratio = ratio_of_means(sides.a, sides.b).ok_or(none)?;
     if sides.exact {
         return Ok(Found { ratio: ratio.mean, ci95: [ratio.mean; 2], mean: None, sessions: 0 });

@@ -216,7 +216,7 @@ fn by_itself(run: &Run<'_>, clues: &EndEvidence) -> End {
         Status::Exited(_) => End::new(Cause::Failure, with_what_it_left(exit)),
         Status::Signalled { .. } if run.oom_kills > 0 => {
             let killed = format!(
-                "{}, while the host's kernel killed {} for lack of memory",
+                "{}; during the run, the host's kernel killed {} for lack of memory",
                 exit.status,
                 if run.oom_kills == 1 {
                     "a process".into()
@@ -356,7 +356,7 @@ fn went_on(run: &Run<'_>, clues: &EndEvidence) -> Option<&'static str> {
     if clues.shutdown.as_deref() == Some("guest-shutdown") {
         Some("the guest then powered its machine off cleanly")
     } else if ready && !is_line {
-        Some("the guest went on to its ready point after it")
+        Some("the guest reached its ready point after that line")
     } else {
         None
     }

@@ -158,8 +158,8 @@ pub const STILL: &str =
 /// Of a guest whose clock can't be tied to the host's.
 const NO_TICKS: &str =
     "the guest did not read its clock during the look, or its clock is not based on the TSC. \
-        vmeter aligned the guest's times by the VMM's start only, so they may be late by the \
-        error shown. Look again when the guest is busy";
+        vmeter aligned the guest's times only with the VMM's start. These times may be late, and \
+        the error shown is the largest delay. Look again when the guest is busy";
 
 fn context<'a>(spec: &'a MachineSpec, vmm: &Vmm, dir: &'a Path, cache: &'a Path) -> Context<'a> {
     Context {
@@ -240,7 +240,8 @@ fn tie(run: &mut RunRecord, ticks: Option<ticks::Tied>) -> bool {
         _ => "the VMM's start".to_owned(),
     };
     let words = format!(
-        "guest TSC, aligned by {by}: the times are at most {:.3} ms late and {:.3} ms early",
+        "guest TSC, aligned by means of {by}: the times are at most {:.3} ms late and {:.3} ms \
+            early",
         late / 1e6,
         early / 1e6
     );

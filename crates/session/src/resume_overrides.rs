@@ -79,7 +79,7 @@ fn enter<P>(session: &mut Session<P>) -> Result<()> {
     if std::env::current_dir().is_ok_and(|now| now == begun) {
         return Ok(());
     }
-    session.dir = std::path::absolute(&session.dir).context("cannot tell the working folder")?;
+    session.dir = std::path::absolute(&session.dir).context("cannot find the working folder")?;
     match Away::to(&begun) {
         Err(error) if depends(&session.record) => Err(usage(format!(
             "the session {} was begun in the folder {}, and the session's commands and relative \

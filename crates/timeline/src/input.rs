@@ -36,6 +36,8 @@ pub(crate) struct Input<'a> {
 
 /// An event this far outside the run, over its own error, is left out as misplaced.
 const SLACK_NS: Ns = 1_000_000;
+/// Times and errors are cut here, at 73 years: a sum of two, and of three, is a time.
+const LONGEST_NS: Ns = 1 << 61;
 
 /// Brings events and run onto one clock from 0 to the end of the run. That of an
 /// icount run is the guest's, unless nothing is known of it (nobody watched).
@@ -45,7 +47,7 @@ pub(crate) fn prepare<'a>(events: &'a [Event], run: &RunRecord) -> Input<'a> {
         let host_end = run.moment(&Moment::Ready).filter(|_| end.is_cut());
         return Input { host_end, ..prepare_virtual(events, end) };
     }
-    let mut input = Input { total: run.total_ns.max(0), ..Input::default() };
+    let mut input = Input { total: run.total_ns.clamp(0, LONGEST_NS), ..Input::default() };
     let (mut before, mut after) = (0usize, 0usize);
     for event in events {
         let error = event.error_ns.clamp(0, input.total);
@@ -167,9 +169,9 @@ fn prepare_virtual<'a>(events: &'a [Event], end: End<'_>) -> Input<'a> {
     let ready = events.iter().filter(is_end).map(|e| e.at).min();
     let mut input = Input { virtual_time: true, ..Input::default() };
     for event in events.iter().filter(of_guest).filter(|e| ready.is_none_or(|at| e.at <= at)) {
-        let at = event.at.saturating_sub(zero).max(0);
+        let at = event.at.saturating_sub(zero).clamp(0, LONGEST_NS);
         input.total = input.total.max(at);
-        input.seen.push(seen(event, at, event.error_ns.max(0)));
+        input.seen.push(seen(event, at, event.error_ns.clamp(0, LONGEST_NS)));
     }
     input.seen.sort_by_key(|s| s.at);
     if let End::HostsLine(line) = end {

@@ -21,7 +21,7 @@ pub(crate) fn printing<'a>(kernels: impl Iterator<Item = &'a Input<'a>>) -> Opti
     let printed = kernels.map(of_one).reduce(|a, b| Printing {
         lines: a.lines + b.lines,
         bytes: a.bytes + b.bytes,
-        time: a.time + b.time,
+        time: a.time.saturating_add(b.time),
     });
     printed.filter(|printed| printed.lines > 0)
 }
@@ -42,7 +42,7 @@ fn of_one(kernel: &Input<'_>) -> Printing {
             continue;
         }
         let from = match logged {
-            Some(logged) if said != LogMessage::HeldBack => logged.max(free).min(at),
+            Some(logged) if said != LogMessage::HeldBack => logged.min(at).max(free),
             _ => at.max(free),
         };
         printed.lines += 1;
@@ -110,6 +110,18 @@ mod tests {
         ];
         let told = told(&events).expect("lines");
         assert_eq!((told.lines, told.time), (3, 30 * MS));
+    }
+
+    /// Two consoles print the same time twice.
+    #[test]
+    fn lines_that_are_printed_at_once_take_their_time_once() {
+        let events = [
+            logged(1_000, "first"),
+            logged(1_001, "second"),
+            shown(1_004, 1_010, "[    1.000000] first"),
+            shown(1_005, 1_012, "[    1.001000] second"),
+        ];
+        assert_eq!(told(&events).map(|told| told.time), Some(12 * MS));
     }
 
     #[test]

@@ -25,7 +25,9 @@ pub(super) fn check_plans(parts: &[Part]) -> Result<()> {
         let b = &other.session;
         if let Some(what) = other_plan(&a.record, &b.record) {
             return Err(usage(format!(
-                "{} and {} are no shards of one session: {what}; give every host the same command line with its own --shard I/N",
+                "{} and {} are no shards of one session: {what}; \
+                 give all hosts the same command line, except that each host has another \
+                 --shard I/N",
                 a.dir.display(),
                 b.dir.display()
             )));

@@ -408,7 +408,7 @@ fn of_this_qemu(
     for method in wanted {
         if method == Method::Loadvm && !alone {
             let why = "loadvm: not measured, because QEMU locks a qcow2 file, so two QEMUs \
-                cannot restore from this file at once";
+                cannot restore from this file at the same time";
             if !asked.is_empty() {
                 return Err(usage(format!("--method {why}")));
             }

@@ -43,8 +43,8 @@ pub(super) fn submit(script: &Path, tasks: &[u32]) -> Result<String> {
 fn missing(command: &str, error: &std::io::Error) -> anyhow::Error {
     host(format!(
         "cannot run {command} ({error}). On a Debian host of a Slurm cluster, `apt-get install \
-         slurm-client` installs it. Without Slurm, give each host the same command line with its \
-         own --shard I/N, and join the folders with vmeter merge"
+         slurm-client` installs it. Without Slurm, give all hosts the same command line, except \
+         that each host has another --shard I/N; join the folders with vmeter merge"
     ))
 }
 

@@ -191,8 +191,8 @@ fn discard(folder: &Folder) {
 }
 
 fn script(dir: &Path, command: &str, runs: &RunOptions, slurm: &SlurmOptions) -> Result<String> {
-    let vmeter = std::env::current_exe().context("cannot tell where vmeter is")?;
-    let working_dir = std::env::current_dir().context("cannot tell the working directory")?;
+    let vmeter = std::env::current_exe().context("cannot find the path of vmeter's program")?;
+    let working_dir = std::env::current_dir().context("cannot find the working folder")?;
     let mut sbatch = Vec::new();
     if let Some(partition) = &slurm.partition {
         sbatch.push(format!("--partition={partition}"));

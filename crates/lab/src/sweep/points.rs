@@ -269,7 +269,7 @@ impl Plan {
             let most = (1..shards).rev().find(|fewer| !idle(*fewer)).unwrap_or(1);
             return Err(usage(format!(
                 "{shards} shards are too many for {of} {what} with {runs} runs each, because \
-                 some would have nothing to do; use at most {most} shards, or more --runs"
+                 some shards would have nothing to do; use at most {most} shards, or more --runs"
             )));
         }
         let slots = slots(warmups, shards);

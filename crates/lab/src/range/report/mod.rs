@@ -574,7 +574,8 @@ fn method(result: &RangeResult) -> String {
             change, vmeter names a wrong commit. Unless --no-place or --shard is given, vmeter \
             then makes new boots to check each change and measure its size. vmeter names a \
             change only if the new boots confirm it. The first sentence of this report has the \
-            result of the new boots; the table has all boots."
+            result of the new boots; the table shows the means of all \
+            boots."
             .to_owned()
     }
 }

@@ -337,8 +337,9 @@ fn pays(machine: &Restored, boot: Option<&BootResult>) -> Option<String> {
         true => {
             let times = (made.create_s / gain).ceil().max(1.0) as u64;
             format!(
-                "Making the snapshot took {cost}; from restore number {times} on, restoring \
-                has saved more time than that."
+                "Making the snapshot took {cost}. A restore is faster than a boot: after restore \
+                number {times}, the restores together have saved more time than the snapshot \
+                took."
             )
         }
         false => {
@@ -405,7 +406,10 @@ impl Report for RestoreReport<'_> {
         for some in self.result.machines.chunks(BESIDE) {
             document.push(Block::Table(self.phases(some)));
         }
-        document.heading("Snapshots", "in page cache: share of its files' length before each run");
+        document.heading(
+            "Snapshots",
+            "in page cache: cached share of the snapshot files' bytes before each run",
+        );
         document.push(Block::Table(self.snapshots()));
         let all = self.long || detail == Detail::Full;
         if let Some(table) = self

@@ -251,7 +251,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
-            gives_up: "the quiet of isolated CPUs: each expedited grace period interrupts \
+            gives_up: "undisturbed work on isolated CPUs: each expedited grace period interrupts \
                     every CPU",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
@@ -262,7 +262,7 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("module.async_probe=1")],
         Remedy {
             absent: |machine| with_one_vcpu(machine, "module.async_probe"),
-            gives_up: "device names whose order never changes",
+            gives_up: "device names that are the same at every boot",
             breaks: &[Keep::Names],
             predicts: &[Part::Span("insmod *", 0.0, 0.5)],
             ..Remedy::FREE
