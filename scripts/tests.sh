@@ -9,13 +9,15 @@ if [ "$(id -u)" = 0 ] && [ ! -e /sys/kernel/tracing/trace_clock ] && [ -z "${VME
     VMETER_MOUNTED=1 exec unshare --mount bash -c \
         'mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; exec "$0" "$@"' "$0" "$@"
 fi
-cargo test --no-fail-fast "$@" -- --show-output | awk '
+cargo test --no-fail-fast "$@" -- --show-output 2>&1 | awk '
     /^successes:$/ { quiet = 1 }
     /^(failures:|test result:)/ { quiet = 0 }
     /^---- .* stdout ----$/ { test = $2 }
     /^skipped: / { why = substr($0, 10); if (!seen[test, why]++) { skips[why]++; all++ } }
     /^cut: / { if (!seen[test, $0]++) cuts++ }
     /^test .* FAILED$/ { failures++ }
+    # A test binary that a signal ended has no test that failed.
+    /^error: |^ +`-p |^Caused by:|^ +process didn.t exit/ { ends[++errors] = $0 }
     /^failures:$/ { failing = 1 }
     /^test result:/ { failing = 0 }
     failing && /^---- .* stdout ----$/ { last[++lines] = $0; shown = 0 }
@@ -30,4 +32,5 @@ cargo test --no-fail-fast "$@" -- --show-output | awk '
         close("sort -k1,1nr -k2")
         if (failures) printf "\n%d failed\n", failures
         for (i = 1; i <= lines; i++) print last[i]
+        for (i = 1; i <= errors; i++) print ends[i]
     }'
