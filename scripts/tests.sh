@@ -17,7 +17,7 @@ cargo test --no-fail-fast "$@" -- --show-output 2>&1 | awk '
     /^cut: / { if (!seen[test, $0]++) cuts++ }
     /^test .* FAILED$/ { failures++ }
     # A test binary that a signal ended has no test that failed.
-    /^error: |^ +`-p |^Caused by:|^ +process didn.t exit/ { ends[++errors] = $0 }
+    /^error: (test failed|[0-9]+ targets? failed)|^ +`-p |^ +process didn.t exit/ { ends[++errors] = $0 }
     /^failures:$/ { failing = 1 }
     /^test result:/ { failing = 0 }
     failing && /^---- .* stdout ----$/ { last[++lines] = $0; shown = 0 }

@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use rustix::process::{kill_process, Signal};
+use rustix::process::{getpid, kill_process, Signal};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -157,7 +157,8 @@ fn serve(
         let serving = Serving { faults, regions, ram, page: Vec::new(), removed: Vec::new() };
         serve_faults(serving, stop, served)
     });
-    if let (Err(_), Ok(vmm)) = (&done, socket_peercred(&socket)) {
+    let peer = socket_peercred(&socket).ok().filter(|vmm| vmm.pid != getpid());
+    if let (Err(_), Some(vmm)) = (&done, peer) {
         // A vCPU that misses a page which nobody serves waits for ever.
         let _ = kill_process(vmm.pid, Signal::KILL);
     }

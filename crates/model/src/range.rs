@@ -30,7 +30,7 @@ vmeter_base::words! {
     /// What a sample of a commit is.
     #[derive(Default)]
     pub enum Metric {
-        /// Time from the VMM's exec to its end.
+        /// Time from the VMM's exec until the VMM ends.
         #[default]
         Wall = "wall",
         /// User and system CPU time of the VMM's process: less noise on a busy host.

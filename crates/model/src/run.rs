@@ -21,7 +21,7 @@ vmeter_base::words! {
         /// The whole timeline with every initcall, at a cost too small to matter.
         #[default]
         Light = "light",
-        /// As `light`, with instruction counts by the TCG plugin.
+        /// The same as `light`, and instruction counts from the TCG plugin.
         Full = "full",
     }
 }

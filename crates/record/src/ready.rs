@@ -111,7 +111,7 @@ pub struct ConsoleWatch {
 }
 
 /// What ends a run at a line of which nobody knows who said it.
-pub const WHOSE: &str = "a line of one of several VMMs";
+pub const WHOSE: &str = "a line, and vmeter does not know which VMM printed it";
 
 struct State {
     reached: Option<(Ns, String)>,

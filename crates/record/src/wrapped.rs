@@ -132,7 +132,10 @@ impl Found {
                         let appends = file.is_some_and(|(_, appends)| appends);
                         follows = Some(Follows::start(path, appends, sink));
                     }
-                    _ => elsewhere = Some(format!("vmeter does not see its lines: {mend}")),
+                    _ => {
+                        elsewhere =
+                            Some(format!("vmeter does not see the console's lines: {mend}"));
+                    }
                 }
             }
             Console::Unsaid(_) | Console::Stdout(_) => {}

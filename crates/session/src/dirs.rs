@@ -63,7 +63,7 @@ pub fn latest() -> Result<PathBuf> {
         .max_by_key(|path| fs::metadata(path.join(SESSION)).and_then(|m| m.modified()).ok());
     newest.ok_or_else(|| {
         usage(format!(
-            "no saved session under {} has a finished run: make one with vmeter boot",
+            "no saved session under {} has a finished run: make a new session with vmeter boot",
             runs.display()
         ))
     })

@@ -182,7 +182,7 @@ pub fn one_run<P: Planned, R: Runner<P>>(
                 runner.add_note(
                     &mut run,
                     &format!(
-                        "{AGAIN}, because vmeter was stopped during {repeat} attempts at \
+                        "{AGAIN}, because vmeter was suspended during {repeat} attempts at \
                         this run"
                     ),
                 );

@@ -41,8 +41,8 @@ pub fn resumed<P: Planned>(
     let command = AnySession::open(dir)?.record.command;
     if !goes_on(&command) {
         return Err(usage(format!(
-            "{} records VMs that another program started, so vmeter cannot resume it; `vmeter \
-             show {}` shows it",
+            "{} is a session of VMs that another program started, so vmeter cannot resume it; \
+             `vmeter show {}` shows this session",
             dir.display(),
             shell::path(dir)
         )));

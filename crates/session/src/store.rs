@@ -348,7 +348,10 @@ impl<P: Planned> Session<P> {
             |what: String| Some(format!("{}: not a run of this session: {what}", file.display()));
         let number = dir.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
         if number.is_some_and(|number| number != run.index()) {
-            return said(format!("the run number in this file is {}", run.index()));
+            return said(format!(
+                "the run number in this file is {}, which differs from the number in the folder's name",
+                run.index()
+            ));
         }
         let machines = &self.record.machines;
         if machines.is_empty() || machines.iter().any(|machine| machine.label == run.label()) {

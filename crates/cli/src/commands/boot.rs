@@ -36,8 +36,8 @@ pub struct Boot {
     /// When this machine counts as too slow, compared with --baseline.
     #[command(flatten)]
     pub gate: FailIfSlower,
-    /// Compare with a saved session. If possible, vmeter boots the saved machine again, in turn
-    /// with this machine (default: no comparison).
+    /// Compare with a saved session. If possible, vmeter boots the saved machine again,
+    /// between the boots of the new machine (default: no comparison).
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
     /// Run often enough to detect a difference of PCT percent from --baseline. vmeter computes the

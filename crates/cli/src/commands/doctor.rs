@@ -17,7 +17,7 @@ use vmeter_session::{Interrupt, RunOptions, Views, Watch};
 #[derive(Debug, Args)]
 pub struct Doctor {
     /// Remove processes, tracefs instances and temporary folders that a killed vmeter left behind.
-    /// It keeps everything that belongs to a vmeter that still runs.
+    /// --clean keeps everything that belongs to a vmeter that still runs.
     #[arg(long)]
     pub clean: bool,
     /// Compare one machine with itself. This shows how often vmeter gives a false verdict on this

@@ -27,7 +27,7 @@ pub struct Irq {
     /// Number of vCPUs that the vectors are distributed over (default: 8).
     #[arg(long, value_name = "N")]
     vcpus: Option<usize>,
-    /// Number of threads that keep CPUs busy during the measurement (default: 0).
+    /// Number of host threads that keep the host's CPUs busy during the measurement (default: 0).
     #[arg(long, value_name = "N", value_parser = at_most(1024))]
     busy_cpus: Option<usize>,
     /// Number of vCPUs that run guest code during the measurement (default: 0).
@@ -38,15 +38,15 @@ pub struct Irq {
     /// vm_per_vector, vm_per_device, vm_per_vm (default: all).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     strategy: Vec<String>,
-    /// Measure how the time grows with the number of vectors, up to RANGE: one of the words below
-    /// (default: limit).
+    /// Measure how the set-up time grows with the number of vectors. RANGE says how far: one of
+    /// the words below (default: limit).
     #[arg(long, value_name = "RANGE", conflicts_with = "vfio", value_parser = word::<FitRange>())]
     fit: Option<FitRange>,
     /// Skip the traced runs, which show where the time of a commit goes.
     #[arg(long, conflicts_with = "vfio")]
     no_trace: bool,
-    /// For each N in LIST, e.g. 1,8,32, also set up N VMs at once, and show p50 and p99 of their
-    /// times (default: none).
+    /// For each N in LIST, e.g. 1,8,32, also set up the vectors of N VMs at once, and show p50 and
+    /// p99 of the VMs' set-up times (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
     vms: Vec<usize>,
     /// PCI addresses of real devices that are bound to vfio-pci (default: a VM without devices).

@@ -54,7 +54,7 @@ pub struct Diet {
     /// The machine that must boot with the kernel.
     #[command(flatten)]
     machine: Machine,
-    /// How many times the final comparison boots the full kernel and the new one.
+    /// Number of boots of each kernel, the full one and the new one, in the final comparison.
     #[command(flatten)]
     runs: Runs,
 }
@@ -238,8 +238,8 @@ fn say(built: &Built, out: &Output) -> anyhow::Result<()> {
         let took = brief_seconds(record.seconds);
         let there = if *cached { "already built: " } else { "" };
         eprintln!(
-            "{there}{} kernel from {}: {} objects, compiled in {took} by {}; image of {size}; \
-                {} options built in",
+            "{there}{} kernel from {}: {} objects; compile time {took} ({}); \
+                image of {size}; {} options built in",
             record.config,
             record.source,
             record.objects,

@@ -51,12 +51,12 @@ pub struct Range {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub end_runs: Option<u32>,
     /// Number of builds of each commit (default: 1). Several builds separate the effect of memory
-    /// layout from the effect of the commit. Each build has its own checkout path, and its number
-    /// in its environment (VMETER_BUILD=1, 2, …).
+    /// layout from the effect of the commit. Each build has its own checkout path. The build
+    /// command finds the build's number in the variable VMETER_BUILD (1, 2, …).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=9))]
     pub builds: Option<u32>,
-    /// With --bisect: boot the first commit along with each sample, which cancels drift of the
-    /// host. This doubles the number of boots.
+    /// With --bisect: boot the range's first commit just before or just after each sample. These
+    /// boots correct for changes of the host's speed. The option doubles the number of boots.
     #[arg(long, requires = "bisect")]
     pub reference: bool,
     /// Run each commit often enough to detect a change of PCT percent. With --bisect:

@@ -20,8 +20,8 @@ use vmeter_session::{Interrupt, Views, Watch};
 #[derive(Debug, Args)]
 pub struct Restore {
     /// Command that makes the snapshot. vmeter runs it once, and replaces {image} in this command
-    /// by the path of a folder for the snapshot (default: vmeter makes the snapshot itself; it can with
-    /// QEMU, Firecracker and cloud-hypervisor).
+    /// by the path of a folder for the snapshot (default: vmeter makes the snapshot itself, with
+    /// QEMU, Firecracker or cloud-hypervisor only).
     #[arg(long, value_name = "CMD", requires = "restore")]
     pub create: Option<String>,
     /// Command that starts a VMM from the snapshot of --create. vmeter replaces {image} in this

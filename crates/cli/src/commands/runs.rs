@@ -106,7 +106,7 @@ pub struct Export {
 /// `vmeter runs add`.
 #[derive(Debug, Args)]
 pub struct Add {
-    /// Folders of sessions, or folders that contain sessions.
+    /// Each DIR is one session's own folder, or a folder that contains such folders.
     #[arg(value_name = "DIR", required = true)]
     pub folders: Vec<PathBuf>,
 }

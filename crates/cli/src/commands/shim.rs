@@ -124,7 +124,7 @@ fn say_installed(shim: &Installed) -> Result<Status> {
         }
     };
     output::line(&format!("  by $PATH    {by_path}"))?;
-    output::line(&format!("Then see what it recorded: {}", command("status", file)))?;
+    output::line(&format!("To list the shim's records, run: {}", command("status", file)))?;
     Ok(Status::Good)
 }
 

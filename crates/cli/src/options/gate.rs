@@ -10,9 +10,10 @@ use vmeter_session::AnySession;
 /// How much slower is too slow, and how vmeter then exits.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct FailIfSlower {
-    /// Let the machine's slowdown decide the exit status (default: the slowdown does not change
-    /// the exit status). vmeter compares the typical run and the mean. Status 1: the typical run or
-    /// the mean is more than PCT percent slower (the lower end of its interval is above PCT).
+    /// Let the measured slowdown decide the exit status (default: the slowdown does not change
+    /// the exit status). vmeter judges two figures: the typical run and the mean. Status 1: the
+    /// typical run or the mean is more than PCT percent slower (the lower end of its interval is
+    /// above PCT).
     /// Status 0: neither is (the upper ends of both intervals are at most PCT). Status 4:
     /// inconclusive.
     #[arg(long, value_name = "PCT", value_parser = super::percent)]

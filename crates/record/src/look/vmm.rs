@@ -191,8 +191,8 @@ fn of_domain(name: &str, folders: &[PathBuf], proc: &Path) -> Result<i32, LookEr
     match pids.filter(runs).collect::<Vec<i32>>().as_slice() {
         [pid] => Ok(*pid),
         [] => Err(LookError::NoVm(format!(
-            "no VMM of this host runs with -name {name}: `virsh list` names the domains that run, and \
-             `vmeter look PID` takes any VMM"
+            "no VMM of this host runs with -name {name}: `virsh list` shows the running domains, \
+             and `vmeter look PID` works for any VMM"
         ))),
         several => Err(LookError::NoVm(format!(
             "several VMMs run with -name {name}: give one of the pids {several:?}"

@@ -302,7 +302,7 @@ impl Live for Recording {
     }
 }
 
-const SILENT: &str = "kvm-trace: the VMM used KVM, but vmeter received none of its events. In a \
+const SILENT: &str = "kvm-trace: the VMM used KVM, but vmeter received none of KVM's events. In a \
     PID namespace (a container), the kernel's filter cannot find the VMM: run vmeter on the host \
     itself";
 

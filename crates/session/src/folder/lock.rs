@@ -44,7 +44,8 @@ pub enum LockError {
     /// A vmeter on another host was, and nobody can tell whether it still is.
     #[error(
         "{by} worked in {} and may still run: it left no record of its end, and locks may not \
-         work across hosts on this file system. If that vmeter has ended, remove {}",
+         work across hosts on this file system. If that vmeter has ended, \
+         remove the lock file {}",
         dir.display(), dir.join(NAME).display()
     )]
     Elsewhere {
@@ -55,8 +56,8 @@ pub enum LockError {
     },
     /// There is something else in the lock's place.
     #[error(
-        "{}: expected the lock of a vmeter, found {found}: move what has this path to another \
-         folder",
+        "{}: expected the lock of a vmeter, found {found}. vmeter needs this path: move \
+         away what is there",
         path.display()
     )]
     Foreign {

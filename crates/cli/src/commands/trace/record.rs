@@ -26,8 +26,8 @@ pub struct Record {
     /// running VMM. The recording ends when the VMM ends.
     #[arg(long, value_name = "PID", value_parser = process, conflicts_with = "command")]
     pid: Option<Process>,
-    /// Also record kernel threads and idle tasks, because they work for the VMM too. With --preset
-    /// explain, vmeter always records them.
+    /// Also record kernel threads and the CPUs' idle tasks, in which a part of the VMM's work runs.
+    /// With --preset explain, vmeter always records these threads and tasks.
     #[arg(long)]
     kernel_threads: bool,
     /// Stop recording after S seconds (default: at Ctrl-C).

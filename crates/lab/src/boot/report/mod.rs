@@ -165,7 +165,7 @@ impl<'a> BootReport<'a> {
             if all == 1 { "run" } else { "runs" },
             self.what_brackets_are(total.n),
             percent(self.coverage()),
-            if self.after_s().is_some() { "the rest" } else { "it" },
+            if self.after_s().is_some() { "the time to the VMM's end" } else { "it" },
         )
     }
 
@@ -227,7 +227,7 @@ impl<'a> BootReport<'a> {
             return format!("No run reached its end{why}.");
         };
         let ends = self.measured_to_last();
-        let of = if self.after_s().is_some() { "the rest" } else { "it" };
+        let of = if self.after_s().is_some() { "the time to the VMM's end" } else { "it" };
         let coverage = self.coverage();
         let named = self.phases().into_iter().filter(|phase| phase.name != UNATTRIBUTED);
         let longest = named.max_by(|a, b| a.share.total_cmp(&b.share));

@@ -10,7 +10,7 @@
 //! thousands of slices is stored once. The clock snapshot makes `CLOCK_MONOTONIC`
 //! the clock of the trace: the default, `CLOCK_BOOTTIME`, was not recorded.
 
-#[expect(missing_docs, reason = "the names are Perfetto's own, and documented there")]
+#[expect(missing_docs, reason = "Perfetto's documentation explains these names")]
 pub mod fields;
 pub mod proto;
 
