@@ -62,7 +62,7 @@ pub enum Error {
         /// The package file.
         package: PathBuf,
         /// What was looked for.
-        expected: &'static str,
+        expected: String,
     },
     /// A module that was asked for is in no list of the kernel's.
     #[error(

@@ -5,24 +5,17 @@
 //! neither root nor a change to the host.
 
 use crate::cache;
-use crate::command::Tool;
 use crate::error::{At, Error, Result};
 use crate::modules::{self, ModulesFrom};
+use crate::packages::{self, Companions};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The package fetched when none is named: small, with virtio and without firmware.
 pub const DEFAULT_PACKAGE: &str = "linux-image-cloud-amd64";
 
-const APT_CACHE: Tool =
-    Tool { program: "apt-cache", purpose: "finding the kernel package", package: "apt" };
-const APT_GET: Tool =
-    Tool { program: "apt-get", purpose: "downloading the kernel package", package: "apt" };
-const DPKG_DEB: Tool =
-    Tool { program: "dpkg-deb", purpose: "unpacking the kernel package", package: "dpkg" };
 /// Debian's stub instead of a symbol table is one line; a real one has 100,000.
 const SMALLEST_SYSTEM_MAP: u64 = 100_000;
 
@@ -127,11 +120,13 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
         .prefix(&crate::cache::own(".new-"))
         .tempdir_in(&kernels)
         .at(&kernels)?;
-    let deb = match &options.deb {
-        Some(deb) => fs::canonicalize(deb).at(deb)?,
+    let (deb, companions) = match &options.deb {
+        Some(deb) => (fs::canonicalize(deb).at(deb)?, Companions::Beside),
         None => {
             let package = options.package.as_deref().unwrap_or(DEFAULT_PACKAGE);
-            download(package, work.path(), progress)?
+            let package = packages::versioned(package, "linux-image-")?;
+            progress(&format!("downloading {package}"));
+            (packages::download(&package, work.path())?, Companions::Downloaded(work.path()))
         }
     };
     let sha256 = cache::sha256_file(&deb)?;
@@ -142,135 +137,65 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
         progress(&format!("{} is there already", kernel.version));
         return Ok(kernel);
     }
-    unpack(&deb, sha256, &kernels, work.path(), progress)
-}
-
-/// Resolves a meta-package and downloads the package; returns the file.
-fn download(package: &str, folder: &Path, progress: &mut dyn FnMut(&str)) -> Result<PathBuf> {
-    let package = versioned(package, "linux-image-")?;
-    progress(&format!("downloading {package}"));
-    download_deb(&package, folder)
-}
-
-/// The package that a meta-package stands for: `linux-image-amd64` depends on the versioned
-/// one, which has the kernel and whose name begins with `family`.
-pub(crate) fn versioned(package: &str, family: &str) -> Result<String> {
-    let unknown = |_| Error::UnknownPackage { package: package.into() };
-    let mut package = package.to_owned();
-    for _ in 0..4 {
-        let depends = APT_CACHE.run(["depends", "--important", "--", &package]);
-        let depends = depends.map_err(|error| match error {
-            Error::Program { .. } => unknown(()),
-            other => other,
-        })?;
-        match versioned_dependency(&String::from_utf8_lossy(&depends), family) {
-            Some(next) if next != package => package = next,
-            _ => break,
-        }
-    }
-    Ok(package)
-}
-
-/// What apt says of the version of a package that it would download.
-pub(crate) fn apt_show(package: &str) -> Result<String> {
-    let text = APT_CACHE.run(["show", "--no-all-versions", "--", package])?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// Downloads a package; returns the file.
-pub(crate) fn download_deb(package: &str, folder: &Path) -> Result<PathBuf> {
-    let unknown = |()| Error::UnknownPackage { package: package.into() };
-    let mut command = APT_GET.command();
-    command.args(["download", "--", package]).current_dir(folder);
-    APT_GET.finish(command).map_err(|error| match error {
-        Error::Program { stderr, .. } if stderr.contains("Unable to locate") => unknown(()),
-        other => other,
-    })?;
-    let entries = fs::read_dir(folder).at(folder)?;
-    let mut files = entries.flatten().map(|entry| entry.path());
-    files.find(|path| path.extension() == Some(OsStr::new("deb"))).ok_or_else(|| unknown(()))
-}
-
-/// The package of a family that `apt-cache depends` lists.
-fn versioned_dependency(text: &str, family: &str) -> Option<String> {
-    text.lines().find_map(|line| {
-        let name = line.trim_start().strip_prefix("Depends: ")?.trim();
-        name.starts_with(family).then(|| name.to_owned())
-    })
+    unpack(&deb, sha256, companions, &kernels, progress)
 }
 
 fn unpack(
     deb: &Path,
     sha256: String,
+    from: Companions<'_>,
     kernels: &Path,
-    work: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<KernelPaths> {
     progress("unpacking");
-    let content = work.join("content");
-    DPKG_DEB.run([OsStr::new("--extract"), deb.as_os_str(), content.as_os_str()])?;
-    let no_kernel = |expected| Error::NoKernel { package: deb.into(), expected };
-    let boot = content.join("boot");
-    let version = first_name(&boot, "vmlinuz-")
-        .ok_or_else(|| no_kernel("boot/vmlinuz-VERSION (name the versioned package)"))?;
-    let fresh = tempfile::Builder::new()
-        .prefix(&crate::cache::own(".new-"))
-        .tempdir_in(kernels)
-        .at(kernels)?;
+    let fresh =
+        || tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(kernels).at(kernels);
+    let (content, fresh) = (fresh()?, fresh()?);
+    let found = packages::extract_kernel(deb, from, content.path(), progress)?;
     let take = |from: &Path, to: &str| {
         let to = fresh.path().join(to);
         fs::rename(from, &to).at(from)
     };
-    take(&boot.join(format!("vmlinuz-{version}")), "vmlinuz")?;
-    let config = boot.join(format!("config-{version}"));
-    if config.is_file() {
-        take(&config, "config")?;
+    take(&found.image, "vmlinuz")?;
+    if let Some(config) = &found.config {
+        take(config, "config")?;
     }
-    let map = boot.join(format!("System.map-{version}"));
-    if fs::metadata(&map).is_ok_and(|m| m.len() >= SMALLEST_SYSTEM_MAP) {
-        take(&map, "System.map")?;
+    let is_real = |map: &&PathBuf| fs::metadata(map).is_ok_and(|m| m.len() >= SMALLEST_SYSTEM_MAP);
+    if let Some(map) = found.system_map.as_ref().filter(is_real) {
+        take(map, "System.map")?;
     }
-    take_modules(&content, &version, progress, &fresh.path().join("modules"))
-        .map_err(|error| error.unwrap_or(no_kernel("lib/modules/VERSION")))?;
-    let field = |name: &str| -> Result<String> {
-        let text = DPKG_DEB.run([OsStr::new("--field"), deb.as_os_str(), OsStr::new(name)])?;
-        Ok(String::from_utf8_lossy(&text).trim().to_owned())
-    };
+    let modules = fresh.path().join("modules");
+    take_modules(content.path(), &found.version, &found.modules, progress, &modules)?;
+    let field = |name: &str| packages::field(deb, name);
     let provenance =
         Provenance { package: field("Package")?, package_version: field("Version")?, sha256 };
     let file = fresh.path().join("provenance.json");
     let text = serde_json::to_vec_pretty(&provenance).unwrap_or_default();
     fs::write(&file, text).at(&file)?;
-    let folder = kernels.join(&version);
+    let folder = kernels.join(&found.version);
     cache::publish(fresh, &folder)?;
-    KernelPaths::read(&folder).ok_or_else(|| no_kernel("a readable vmlinuz"))
+    let unreadable =
+        || Error::NoKernel { package: deb.into(), expected: "a readable vmlinuz".into() };
+    KernelPaths::read(&folder).ok_or_else(unreadable)
 }
 
-/// Indexes the modules where `depmod` is installed and moves them to their place;
-/// `Err(None)` when there are none.
+/// Indexes the modules where `depmod` is installed and moves them to their place.
 fn take_modules(
     content: &Path,
     version: &str,
+    from: &Path,
     progress: &mut dyn FnMut(&str),
     to: &Path,
-) -> std::result::Result<(), Option<Error>> {
-    let places = ["lib/modules", "usr/lib/modules"].map(|p| content.join(p).join(version));
-    let from = places.iter().find(|folder| folder.is_dir()).ok_or(None)?;
+) -> Result<()> {
     progress("indexing modules");
-    let base = tempfile::tempdir_in(content).at(content).map_err(Some)?;
-    let folder = modules::depmod_folder(base.path(), version).map_err(Some)?;
-    fs::rename(from, &folder).at(from).map_err(Some)?;
+    let base = tempfile::tempdir_in(content).at(content)?;
+    let folder = modules::depmod_folder(base.path(), version)?;
+    fs::rename(from, &folder).at(from)?;
     match modules::run_depmod(base.path(), version) {
         Err(Error::Missing { .. }) => progress("depmod is not installed: modules stay unindexed"),
-        other => other.map_err(Some)?,
+        other => other?,
     }
-    fs::rename(&folder, to).at(&folder).map_err(Some)
-}
-
-fn first_name(folder: &Path, prefix: &str) -> Option<String> {
-    let entries = fs::read_dir(folder).ok()?.flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter_map(|name| Some(name.strip_prefix(prefix)?.to_owned())).min()
+    fs::rename(&folder, to).at(&folder)
 }
 
 /// Numbers in versions compare as numbers: 6.1.0-9 is before 6.1.0-56.
@@ -292,16 +217,6 @@ mod tests {
         let mut versions = ["6.1.0-56-cloud-amd64", "6.12.1-1-amd64", "6.1.0-9-amd64"];
         versions.sort_by(|a, b| compare_versions(a, b));
         assert_eq!(versions, ["6.1.0-9-amd64", "6.1.0-56-cloud-amd64", "6.12.1-1-amd64"]);
-    }
-
-    #[test]
-    fn the_meta_package_names_the_kernel() {
-        let text = "linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-56-cloud-amd64\n";
-        assert_eq!(
-            versioned_dependency(text, "linux-image-").unwrap(),
-            "linux-image-6.1.0-56-cloud-amd64"
-        );
-        assert_eq!(versioned_dependency("x\n  Depends: kmod\n |Depends: y\n", "linux-"), None);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod kernel_build;
 mod libraries;
 mod modules;
 mod nvdimm_image;
+mod packages;
 pub mod root_image;
 mod tree;
 mod udev;

@@ -202,7 +202,7 @@ impl<'a, 'g> Layout<'a, 'g> {
         let bytes = self.guest.bytes(own, self.dentry)?;
         let word = |offset: u64| {
             let word = usize::try_from(offset).ok().and_then(|offset| u64_at(&bytes, offset));
-            word.ok_or_else(|| Error::malformed("dentry", "a field is outside of it"))
+            word.ok_or_else(|| Error::malformed("dentry", "a field is outside of the dentry"))
         };
         let name = word(self.name)?;
         // Short names are in the dentry itself.

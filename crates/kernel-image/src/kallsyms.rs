@@ -61,8 +61,8 @@ pub fn parse_where(image: &[u8], is_text: impl Fn(u64) -> bool, linked: u64) -> 
     Err(Error::Missing {
         what: "kallsyms".into(),
         why: "the kernel was built without CONFIG_KALLSYMS, or this vmeter does not know the \
-            layout of its symbol tables; give a vmlinux with a symbol table, or the kernel's \
-            System.map"
+            layout of the kernel's symbol tables; give a vmlinux with a symbol table, or the \
+            kernel's System.map"
             .into(),
     })
 }

@@ -111,8 +111,8 @@ impl Probe {
         match &self.ring0 {
             Quality::Native { .. } => format!("KVM ({module}) runs kernel mode {}", self.ring0),
             Quality::Interpreted { .. } => format!(
-                "KVM ({module}) emulates each instruction that the guest runs in kernel mode \
-                    ({}), which is too slow to boot a kernel; user mode is {}",
+                "KVM ({module}) emulates each instruction that the guest runs in kernel mode, and \
+                    this is too slow to boot a kernel (kernel mode: {}; user mode: {})",
                 self.ring0, self.ring3
             ),
             Quality::Absent { reason } => {

@@ -72,8 +72,8 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
         Verdict::Equal if comparison.exact => return format!("{a} and {b} are equal."),
         Verdict::Faster | Verdict::Slower if by_typical && comparison.tail.is_some() => {
             format!(
-                "{b} is {verdict} than {a}: {b}'s typical run {typical}, its mean is {mean} × \
-                 {a}'s ({p})."
+                "{b} is {verdict} than {a}: for {b}, the typical run {typical}, and the mean is \
+                 {mean} × the mean of {a} ({p})."
             )
         }
         Verdict::Faster | Verdict::Slower if by_typical => {
@@ -101,8 +101,8 @@ pub(crate) fn sentence(comparison: &Comparison) -> String {
             )
         }
         Verdict::Undecidable => format!(
-            "It is undecided whether {a} or {b} is faster: {b}'s typical run {typical}, but its \
-             mean is {mean} × {a}'s."
+            "It is undecided whether {a} or {b} is faster: for {b}, the typical run {typical}, but \
+             the mean is {mean} × the mean of {a}."
         ),
     }];
     if let Some(tail) = &comparison.tail {
@@ -226,10 +226,7 @@ mod tests {
         let found = judged(100, &all, 3.0, 1.0);
         assert_eq!(found.verdict, Verdict::Slower);
         let said = sentence(&found);
-        assert!(
-            said.starts_with("B is slower than A") && said.contains("its mean is 1.3"),
-            "{said}"
-        );
+        assert!(said.starts_with("B is slower than A") && said.contains("mean is 1.3"), "{said}");
         assert_eq!(limit.of_comparison(&found).ruling, GateResult::Failed);
         // Without them it is as it ever was.
         let found = judged(40, &[], 1.0, 1.0);

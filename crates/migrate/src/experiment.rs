@@ -104,7 +104,8 @@ fn machines(points: &[Point]) -> Result<Vec<Machine>> {
 
 fn saved_machine((point, machine): (&Point, &Machine)) -> SessionMachine {
     let mut provenance = machine.provenance.clone();
-    provenance.insert("guest".into(), "vmeter's own, in the firmware's place".into());
+    let guest = "vmeter's own; QEMU loads it with -bios instead of a firmware";
+    provenance.insert("guest".into(), guest.into());
     SessionMachine {
         label: point.label(),
         spec: point.knobs.spec.clone(),

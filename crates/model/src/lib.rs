@@ -11,6 +11,7 @@
 pub mod accel;
 pub mod end;
 pub mod event;
+pub mod expression;
 pub mod findings;
 pub mod identity;
 pub mod kernel_log;

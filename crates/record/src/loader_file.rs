@@ -2,11 +2,10 @@
 //! console.
 
 use crate::stamped::Lines;
-use regex::Regex;
 use std::io::Read;
 use std::path::Path;
-use std::sync::OnceLock;
 use vmeter_base::files;
+use vmeter_model::expression::compiled;
 use vmeter_model::kernel_log::split_stamp;
 
 /// A boot loader speaks early: so much of the console is looked at, bytes.
@@ -62,18 +61,14 @@ pub(crate) fn of_console(console: &Path) -> &'static str {
 
 /// True for a line by which a boot loader says who it is.
 pub(crate) fn is_of_loader(line: &str) -> bool {
-    static ALL: OnceLock<Vec<Regex>> = OnceLock::new();
-    let all = ALL.get_or_init(|| {
-        LOADERS.iter().filter_map(|(expression, _)| Regex::new(expression).ok()).collect()
-    });
-    all.iter().any(|expression| expression.is_match(line.trim()))
+    let mut all = LOADERS.iter().filter_map(|(expression, _)| compiled(expression));
+    all.any(|expression| expression.is_match(line.trim()))
 }
 
 fn of_lines<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> &'static str {
     // A menu is drawn in the middle of its screen.
-    let says = |expression: &str| {
-        regex::Regex::new(expression)
-            .is_ok_and(|regex| lines.clone().any(|l| regex.is_match(l.trim())))
+    let says = |expression: &'static str| {
+        compiled(expression).is_some_and(|regex| lines.clone().any(|l| regex.is_match(l.trim())))
     };
     LOADERS.iter().find(|(expression, _)| says(expression)).map_or(ANY, |(_, file)| file)
 }

@@ -1,7 +1,6 @@
 //! Firmware that finds nothing to boot, by what it shows on the console.
 
-use regex::Regex;
-use std::sync::OnceLock;
+use vmeter_model::expression::compiled;
 
 /// What firmware says when it found nothing to boot and waits for ever: SeaBIOS (src/boot.c,
 /// without a time to try again after), EDK2's boot manager, and its shell once its script is done.
@@ -10,9 +9,7 @@ pub(crate) const NOTHING_TO_BOOT: &str =
 
 /// True for a line in which firmware says so.
 pub(crate) fn says_nothing_to_boot(line: &str) -> bool {
-    static PATTERN: OnceLock<Option<Regex>> = OnceLock::new();
-    let pattern = PATTERN.get_or_init(|| Regex::new(NOTHING_TO_BOOT).ok());
-    pattern.as_ref().is_some_and(|pattern| pattern.is_match(line))
+    compiled(NOTHING_TO_BOOT).is_some_and(|pattern| pattern.is_match(line))
 }
 
 /// A line as a terminal shows it: what was rubbed out (iPXE's prompt) is gone.

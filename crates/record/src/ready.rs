@@ -3,8 +3,9 @@
 use crate::stamped::Line;
 use regex::Regex;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use vmeter_model::expression::compiled;
 use vmeter_model::Ns;
 
 /// Where the measurement of a boot ends (`--until`).
@@ -39,9 +40,7 @@ const USERSPACE: &str =
 
 /// True for such a sign.
 pub(crate) fn is_user_space(line: &str) -> bool {
-    static SIGNS: OnceLock<Option<Regex>> = OnceLock::new();
-    let signs = SIGNS.get_or_init(|| Regex::new(USERSPACE).ok());
-    signs.as_ref().is_some_and(|signs| signs.is_match(line))
+    compiled(USERSPACE).is_some_and(|signs| signs.is_match(line))
 }
 
 /// What these VMMs print when they are told (Firecracker's
@@ -81,9 +80,9 @@ impl Until {
     pub fn pattern(&self) -> Option<Regex> {
         match self {
             Until::PowerOff => None,
-            Until::Userspace => Regex::new(USERSPACE).ok(),
-            Until::SystemdReady => Regex::new(SYSTEMD_READY).ok(),
-            Until::GuestBooted => Regex::new(BOOTED).ok(),
+            Until::Userspace => compiled(USERSPACE).cloned(),
+            Until::SystemdReady => compiled(SYSTEMD_READY).cloned(),
+            Until::GuestBooted => compiled(BOOTED).cloned(),
             Until::Line(regex) => Some(regex.clone()),
         }
     }

@@ -22,6 +22,7 @@ use vmeter_machine::launch::{self, Exit, Hooks, LaunchError, Mode, Options, Reas
 use vmeter_machine::launch::{Stopper, Tracee, Vmm};
 use vmeter_machine::plan::LaunchPlan;
 use vmeter_machine::vmm::Abilities;
+use vmeter_model::expression::compiled;
 use vmeter_model::run::{Origin, Outcome, SourceRecord, WatchLevel};
 use vmeter_model::{Accel, Cause, EventKind, Moment, Ns, RunRecord, SCHEMA};
 
@@ -272,7 +273,7 @@ fn watch_console(request: &mut Request<'_>, stopper: &Stopper) {
         for (pattern, reason) in [(PANIC_END, PANIC), (NOTHING_TO_BOOT, NOTHING_TO_BOOT)] {
             let stopper = stopper.clone();
             let stop = move |at| stopper.stop_at(Reason::Other(reason.into()), at);
-            if let Ok(pattern) = regex::Regex::new(pattern) {
+            if let Some(pattern) = compiled(pattern).cloned() {
                 let watch = ConsoleWatch::once_silent(pattern, SILENT_FOR, Box::new(stop));
                 request.context.watches.push(watch);
             }

@@ -16,7 +16,7 @@
 //! their device's name; those are no initcalls and are left out.
 
 use regex::Regex;
-use std::sync::OnceLock;
+use vmeter_model::expression::compiled;
 pub use vmeter_model::kernel_log::split_stamp;
 
 /// What a line says about an initcall.
@@ -90,25 +90,19 @@ impl Parser {
 
 /// The part of a line that begins a record and ends before its symbol does.
 fn cut_head(line: &str) -> Option<&str> {
-    static HEAD: OnceLock<Option<Regex>> = OnceLock::new();
-    let head = HEAD.get_or_init(|| compile(r"(?:calling  ?|initcall )[\w.]*(?:\+(?:0x?)?)?$"));
-    let found = head.as_ref()?.find(line)?;
+    let head = compiled(r"(?:calling  ?|initcall )[\w.]*(?:\+(?:0x?)?)?$")?;
+    let found = head.find(line)?;
     (found.len() <= Parser::KEPT && !after_a_device(line, found.start())).then(|| found.as_str())
 }
 
 fn record_regex() -> Option<&'static Regex> {
-    static RECORD: OnceLock<Option<Regex>> = OnceLock::new();
-    RECORD
-        .get_or_init(|| {
-            compile(concat!(
-                r"(?:(?P<calling>calling  ?)|initcall )",
-                r"(?:(?P<function>[\w.]+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|(?P<address>0x[0-9a-f]{8,16}))",
-                r"(?: \[(?P<module>[\w-]+)\])?",
-                r"(?: @ (?P<pid>\d+))?",
-                r"(?P<returned> returned(?: (?P<ret>-?\d+))?(?: after (?P<usecs>\d+) usecs)?)?",
-            ))
-        })
-        .as_ref()
+    compiled(concat!(
+        r"(?:(?P<calling>calling  ?)|initcall )",
+        r"(?:(?P<function>[\w.]+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?|(?P<address>0x[0-9a-f]{8,16}))",
+        r"(?: \[(?P<module>[\w-]+)\])?",
+        r"(?: @ (?P<pid>\d+))?",
+        r"(?P<returned> returned(?: (?P<ret>-?\d+))?(?: after (?P<usecs>\d+) usecs)?)?",
+    ))
 }
 
 fn of_a_device(line: &str, found: &regex::Captures<'_>) -> bool {
@@ -134,11 +128,6 @@ fn record(found: &regex::Captures<'_>) -> Record {
         let usecs = text("usecs").and_then(|t| t.parse().ok());
         Record::Returned { function, module, ret, usecs }
     }
-}
-
-/// Compiles an expression that is part of the program; a test compiles them all.
-fn compile(expression: &str) -> Option<Regex> {
-    Regex::new(expression).ok()
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use crate::authors::Authors;
 use crate::input::Seen;
 use crate::patterns::{Means, On, Pattern, Says, PATTERNS};
 use crate::systemd::{self, can_be_logged};
-use regex::{Regex, RegexSet};
+use regex::RegexSet;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::OnceLock;
+use vmeter_model::expression::compiled;
 use vmeter_model::kernel_log::{self, split_stamp, LogMessage};
 use vmeter_model::time::seconds;
 use vmeter_model::{EventKind, Ns};
@@ -360,8 +361,7 @@ fn found_at(line: &Line<'_>, pattern: &Pattern) -> Ns {
         return line.at;
     }
     // It is seldom that a line waits in its middle.
-    let found =
-        Regex::new(pattern.regex).ok().and_then(|regex| Some(regex.find(line.text)?.start()));
+    let found = compiled(pattern.regex).and_then(|regex| Some(regex.find(line.text)?.start()));
     found.map_or(line.at, |offset| line.at_of(offset))
 }
 

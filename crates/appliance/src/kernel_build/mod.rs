@@ -324,5 +324,5 @@ fn keep(options: &BuildOptions, out: &Path, record: &BuildRecord) -> Result<Kern
     let place = kernels.join(&release);
     cache::publish(fresh, &place)?;
     KernelPaths::read(&place)
-        .ok_or(Error::NoKernel { package: place, expected: "a readable vmlinuz" })
+        .ok_or(Error::NoKernel { package: place, expected: "a readable vmlinuz".into() })
 }

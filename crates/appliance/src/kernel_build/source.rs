@@ -4,7 +4,7 @@ use super::Step;
 use crate::cache;
 use crate::command::Tool;
 use crate::error::{At, Error, Result};
-use crate::kernel;
+use crate::packages;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,14 +42,14 @@ pub(super) fn of(
     let file = match given {
         Some(file) => fs::canonicalize(file).at(file)?,
         None => {
-            let package = kernel::versioned(PACKAGE, "linux-source-")?;
+            let package = packages::versioned(PACKAGE, "linux-source-")?;
             let name = candidate(&package)?;
             let folder = sources.join(&name);
             if folder.join("Makefile").is_file() {
                 return Ok(Source { folder, name });
             }
             progress(Step::Begin(format!("downloading {package}")));
-            kernel::download_deb(&package, work.path())?
+            packages::download(&package, work.path())?
         }
     };
     let name = file.file_stem().unwrap_or(OsStr::new("source")).to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ pub(super) fn of(
 
 /// `PACKAGE_VERSION` of what apt would download, as in its file's name.
 fn candidate(package: &str) -> Result<String> {
-    let text = kernel::apt_show(package)?;
+    let text = packages::apt_show(package)?;
     let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
     let version = version.ok_or_else(|| Error::UnknownPackage { package: package.into() })?;
     Ok(format!("{package}_{}", version.trim()))
@@ -86,7 +86,7 @@ fn unpack(file: &Path, work: &Path, to: &Path) -> Result<()> {
         let is_archive = |path: &PathBuf| path.to_string_lossy().contains(".tar.");
         archive = inside.map(|entry| entry.path()).find(is_archive).ok_or_else(|| {
             let expected = "usr/src/linux-source-VERSION.tar.xz";
-            Error::NoKernel { package: file.into(), expected }
+            Error::NoKernel { package: file.into(), expected: expected.into() }
         })?;
     }
     if archive.extension() == Some(OsStr::new("xz")) {

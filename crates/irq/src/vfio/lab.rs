@@ -120,7 +120,7 @@ impl<'o> Lab<'o> {
         let Possible { strategies, left_out, gsi_limit } = possible(&asked, &opened)?;
         if before.is_some_and(|before| before.strategies.len() != strategies.len()) {
             return Err(IrqError::Usage(format!(
-                "this host cannot measure all strategies of the resumed session: {}",
+                "the resumed session has strategies that this host cannot measure: {}",
                 left_out.join("; ")
             )));
         }

@@ -134,7 +134,7 @@ impl Waves {
             state.scratch = Some(scratch);
         }
         let kept = state.kept.remove(&request.index);
-        let (dir, record) = kept.context("vmeter did not make this concurrent run")?;
+        let (dir, record) = kept.context("this run is not among the recorded concurrent runs")?;
         moved(&dir, request.dir)
             .context("failed to save one of the runs that ran at the same time")?;
         Ok(record)

@@ -21,15 +21,15 @@ pub(super) fn bootable(dir: &Path) -> Result<Prepared, String> {
     let Some(machine) = session.record.machines.first() else { return Err("it has none".into()) };
     if !trust::is_ours(&session.dir) {
         return Err(
-            "this user's vmeter did not make the session's folder, or something changed the \
-             folder later"
+            "the session's folder is a copy, or comes from another user, or something changed the \
+             folder"
                 .into(),
         );
     }
     if !leads_here(&session, &machine.spec) {
         return Err(
-            "the baseline boots a command line or uses relative paths, and the baseline's session \
-             began in another folder"
+            "the baseline uses a command line or relative paths, and the current folder is not the \
+             folder in which the baseline's session began"
                 .into(),
         );
     }

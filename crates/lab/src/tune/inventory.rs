@@ -1,9 +1,9 @@
 //! Is it still the same machine? What a guest says of its vCPUs, memory, disks, network cards and end,
 //! in the log in its RAM and on its console, and whether two boots say the same.
 
-use regex::Regex;
 use std::collections::BTreeSet;
 use vmeter_model::event::EventKind;
+use vmeter_model::expression::compiled;
 use vmeter_model::tune::{InventoryItem, Keep, Sameness};
 use vmeter_model::{Event, RunRecord};
 
@@ -36,15 +36,15 @@ pub(crate) struct Inventory {
 }
 
 /// The first group of the last line that matches.
-fn last(lines: &[&str], pattern: &str) -> Option<String> {
-    let regex = Regex::new(pattern).ok()?;
+fn last(lines: &[&str], pattern: &'static str) -> Option<String> {
+    let regex = compiled(pattern)?;
     let found = lines.iter().rev().find_map(|line| regex.captures(line))?;
     Some(found.get(1)?.as_str().to_owned())
 }
 
 /// All groups of all lines that match, joined by a space.
-fn all(lines: &[&str], pattern: &str) -> Vec<String> {
-    let Ok(regex) = Regex::new(pattern) else { return Vec::new() };
+fn all(lines: &[&str], pattern: &'static str) -> Vec<String> {
+    let Some(regex) = compiled(pattern) else { return Vec::new() };
     let found = lines.iter().filter_map(|line| regex.captures(line));
     let words = |found: regex::Captures<'_>| {
         let groups = found.iter().skip(1).flatten().map(|group| group.as_str().to_owned());

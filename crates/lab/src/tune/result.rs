@@ -248,7 +248,7 @@ fn hints(result: &TuneResult) -> Vec<String> {
         result.steps.iter().filter(|step| step.reason.starts_with("needs --allow insecure"));
     let insecure: Vec<&str> = insecure.map(|step| step.id.as_str()).collect();
     let run = result.recommended.then(|| vmeter_base::shell::join(&result.command));
-    let long = format!("vmeter show {dir} --long  # every candidate and its reason");
+    let long = format!("vmeter show {dir} --long  # why vmeter took or rejected each candidate");
     let allow = (!insecure.is_empty() && result.before.is_some()).then(|| {
         let mut again = result.envelope.argv.clone();
         let at = again.iter().position(|word| word == "tune").map_or(again.len(), |at| at + 1);

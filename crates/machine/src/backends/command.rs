@@ -205,8 +205,8 @@ fn explain_injection(machine: &mut Machine, no_inject: bool) {
         (true, _) => ("nothing", "--no-inject"),
         (false, true) => (
             "allowed",
-            "vmeter prints what it adds; --no-inject adds nothing. An installer may copy \
-             kernel parameters such as printk.devkmsg=on to the system that it installs",
+            "vmeter prints what it adds. With --no-inject, vmeter adds nothing. An installer may \
+             copy kernel parameters such as printk.devkmsg=on to the system that it installs",
         ),
         (false, false) => (
             "allowed",
@@ -226,7 +226,10 @@ fn take(machine: &mut Machine, told: ParsedCommandLine, argv: &[OsString], reque
         Console::Stdout(why) => machine.choose("console", "standard output", why),
         Console::Elsewhere(mend) => {
             match argv::console_file(argv).filter(|(f, _)| argv::is_same_for_all(f)) {
-                Some((file, _)) => machine.choose("console", file, "vmeter reads its lines there"),
+                Some((file, _)) => {
+                    let why = "vmeter reads the console's lines from this file";
+                    machine.choose("console", file, why);
+                }
                 None => {
                     let why = format!("vmeter does not see the console's lines; {mend}");
                     machine.choose("console", "elsewhere", why);

@@ -166,9 +166,10 @@ fn reading(after: i64) -> ClockReading {
 /// that are no events are an error as well.
 pub fn events(dir: &Path, source: &SourceRecord) -> io::Result<Vec<Event>> {
     let bad = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let name = source.files.first().ok_or_else(|| {
-        bad("mock: in the run's record, the entry of this source lists no file".into())
-    })?;
+    let name = source
+        .files
+        .first()
+        .ok_or_else(|| bad("mock: the run's record lists no file for the mock's events".into()))?;
     if name.contains('/') || name == ".." {
         return Err(bad(format!("mock: file name {name:?} points outside the run's folder")));
     }

@@ -131,7 +131,7 @@ impl Dialect for Qemu {
 
     fn read(&self, argv: &[OsString]) -> ParsedCommandLine {
         let console = if argv::console_on_stdout(argv) {
-            Console::Stdout("as the command line says")
+            Console::Stdout("the command line selects this output")
         } else if argv::values(argv, "device").iter().any(|d| d.starts_with("virtconsole")) {
             Console::Elsewhere("set the virtconsole's chardev to stdio to see its lines")
         } else if argv::says_console(argv) {

@@ -373,9 +373,9 @@ pub enum LaunchError {
     },
     /// The command traces what it starts, and vmeter traces it.
     #[error(
-        "{command} uses ptrace(2), but vmeter already traces it to watch what it launches \
-         ({said}), and a process can have only one tracer. With --watch none --no-inject, vmeter \
-         traces nothing, so {command} can use ptrace(2)"
+        "{command} uses ptrace(2) ({said}), but vmeter already traces this command to see which \
+         programs the command starts. A process can have only one tracer. With --watch none \
+         --no-inject, vmeter traces nothing, so {command} can use ptrace(2)"
     )]
     PtraceTaken {
         /// What was launched.

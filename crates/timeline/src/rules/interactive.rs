@@ -7,8 +7,7 @@ use crate::facts::RunIndex;
 use crate::landmarks::open_end;
 use crate::lines::Line;
 use crate::tree::{Growing, Node};
-use regex::Regex;
-use std::sync::OnceLock;
+use vmeter_model::expression::compiled;
 use vmeter_model::{Kind, Ns};
 
 pub(crate) const RULES: RuleSet = RuleSet { anchors: no_anchors, spans };
@@ -50,9 +49,7 @@ const OPENED: &str = ": set up successfully";
 
 /// From the end of a question to the end of its answer.
 fn waits(line: &Line<'_>) -> Option<(Ns, Ns)> {
-    static REGEX: OnceLock<Option<Regex>> = OnceLock::new();
-    let regex = REGEX.get_or_init(|| Regex::new(ASKS).ok()).as_ref()?;
-    regex.is_match(line.text.trim_end()).then_some(())?;
+    compiled(ASKS)?.is_match(line.text.trim_end()).then_some(())?;
     let stars = line.text.trim_end().trim_end_matches('*').len();
     let asked = line.at_of(stars.saturating_sub(1));
     (line.end - asked >= SHORTEST_NS).then_some((asked, line.end))
@@ -73,7 +70,7 @@ mod tests {
 
     #[test]
     fn questions_for_a_person_are_known() {
-        let regex = Regex::new(ASKS).expect("it compiles");
+        let regex = compiled(ASKS).expect("it compiles");
         for asks in [
             "Please unlock disk croot:",
             "Please enter passphrase for disk vda (croot): (press TAB for no echo) ******",

@@ -11,7 +11,7 @@ use vmeter_timeline::registry::{self, Named};
 use vmeter_timeline::{causes, is_wait, smaller_initrd};
 
 /// How it is made so is a setting of the tool that made it.
-const SMALLER_INITRD: &str = "a smaller initrd (set its tool)";
+const SMALLER_INITRD: &str = "configure a smaller initrd";
 
 /// The cause by which a span of a part of the machine is measured. What a timeline shows to be
 /// nothing but a cause is that cause's anyway.
@@ -89,7 +89,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Unit, &[],                       "mask it, or order it later"),
     (Kind::Stop, &[],                       "its ExecStop=, or TimeoutStopSec="),
     (Kind::Program, &[],                    "this program"),
-    (Kind::AfterLine, &[],                  "see what runs after this line"),
+    (Kind::AfterLine, &[],                  "look for the work after this line"),
     (Kind::LinesFrom, &[],                  "fewer lines on the console"),
     (Kind::Init, &[],                       "this step of init"),
     (Kind::Shutdown, &[],                   "fewer services to stop"),
@@ -99,7 +99,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
 const IN_INITRD: &str = "leave it out of the initrd";
 
 /// A unit that the run ended in the midst of: it is what was waited for.
-const UNFINISHED_UNIT: &str = "its work before this line";
+const UNFINISHED_UNIT: &str = "the unit's work before the run's end";
 
 /// A device that nobody found in its time.
 const GONE_DEVICE: &str = "nofail in fstab, or add the device";

@@ -272,7 +272,7 @@ impl<'a> BootReport<'a> {
         if all(Cause::Restart) {
             "the guest's restart, which ends this machine's run"
         } else if all(Cause::Launcher) {
-            "the signal by which its launcher ends it"
+            "the signal with which the launcher ends the VMM"
         } else if self.ends_unknown() {
             "the VMM's exit"
         } else {

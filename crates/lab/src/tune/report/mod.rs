@@ -51,7 +51,7 @@ impl<'a> TuneReport<'a> {
         });
         let searched = by_cpu.unwrap_or_default() + &searched;
         let Some(before) = &result.before else {
-            return "The machine as given does not reach the end of the measurement, so there is \
+            return "The original machine does not reach the end of the measurement, so there is \
                 nothing to tune."
                 .into();
         };
