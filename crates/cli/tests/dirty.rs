@@ -217,7 +217,7 @@ fn killed_half_way_and_resumed_it_repeats_nothing_and_is_read_like_any_session()
         (&["dirty", "--resume", dir, "--hz", "3"][..], "--hz"),
         (&["dirty", "--resume", dir, "--runs", "2", "--seed", "5"], "--seed, --runs"),
         (&["merge", dir, dir], "vmeter dirty: the session measures its trackers in turn"),
-        (&["diff", dir, dir], "vmeter dirty: its runs do not boot a guest"),
+        (&["diff", dir, dir], "vmeter dirty: its runs are not boots"),
         (&["boot", "--resume", dir], "vmeter dirty --resume"),
     ] {
         let ran = lab.run(arguments);

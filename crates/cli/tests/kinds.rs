@@ -32,7 +32,7 @@ fn arguments(kind: &str, lab: &Lab) -> Option<Vec<String>> {
             Some(all)
         }
         "findings" => words("findings crypto-tests udev-settle --vmm mock --warmup 1 --runs 3"),
-        "tune" => words("tune --vmm mock --budget 20s --worth 5% --runs 6"),
+        "tune" => words("tune --vmm mock --budget 5s --worth 5% --runs 6"),
         "look" | "next" => {
             eprintln!("skipped: its VM is somebody else's: look.rs and next.rs take it through this");
             None
@@ -78,7 +78,7 @@ fn with<'a>(arguments: &'a [String], more: &[&'a str]) -> Vec<&'a str> {
 
 /// Begins the experiment and kills it with -9 once a run is finished; the runs that were.
 fn killed(lab: &Lab, arguments: &[String], dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let slow = with(arguments, &["--prepare", "sleep 0.4", "--save", text(dir)]);
+    let slow = with(arguments, &["--prepare", "sleep 0.2", "--save", text(dir)]);
     let mut child = lab
         .command(&slow)
         .stdout(Stdio::null())

@@ -213,5 +213,5 @@ fn a_restored_vm_has_no_boot_and_a_vm_that_does_not_match_is_named() {
     assert_eq!(ran.status, 1, "{}", ran.stderr);
     let said = crate::common::one_line(&ran.stderr);
     // The last of them may be another test's.
-    assert!(said.contains("does not match --match: pid "), "{said}");
+    assert!(said.contains("the command line of this VMM: pid "), "{said}");
 }

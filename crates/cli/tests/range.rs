@@ -349,7 +349,7 @@ fn an_init_that_gets_slower_in_a_real_guest() {
     }
     let lab = Lab::new();
     let (repo, range) = repository(&lab, 4, |i| {
-        let rounds: u64 = if i >= 2 { 30_000_000 } else { 10_000_000 };
+        let rounds: u64 = if i >= 2 { 6_000_000 } else { 2_000_000 };
         let source = format!(
             "#include <sys/reboot.h>\nint main(void) {{ for (volatile unsigned long i = 0; i < \
              {rounds}UL; i++); return reboot(RB_POWER_OFF); }}\n"

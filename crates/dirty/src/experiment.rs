@@ -196,7 +196,7 @@ impl Experiment for Kind {
     }
 
     fn boots(&self) -> Result<(), &'static str> {
-        Err("its runs do not boot a guest: a test guest writes its memory in each of them; to compare \
+        Err("its runs are not boots; in each run, a test guest writes to guest memory; to compare \
             two such sessions, export both as JSON")
     }
 }

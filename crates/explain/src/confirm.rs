@@ -33,7 +33,7 @@ const SHOWS: &[(&str, &str)] = &[
     ("perf record -g", "perf report then shows the functions that take the CPU time"),
     ("perf sched record", "each thread's wait time and run-queue delay"),
     ("perf stat -e", "how often this happens"),
-    ("strace -f -T", "each call with its time: the waits above should be among them"),
+    ("strace -f -T", "each call with its time: this list should show the waits above"),
     ("strace -f -c", "the number and the time of the calls"),
     ("trace-cmd record", "a trace: vmeter explain TRACE then shows what the calls wait for"),
     ("vmeter explain --pid", "a new trace of the same program"),

@@ -155,7 +155,7 @@ impl Waits<'_> {
         };
         let next = match door.passed() {
             Some(passed) => format!(
-                "A VMM started, but its command line does not match --match: \
+                "A VMM started, but --match does not match the command line of this VMM: \
                 {passed}"
             ),
             None => "If the VMM is not in $PATH, name it with --emulator FILE".to_owned(),

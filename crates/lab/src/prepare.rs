@@ -187,7 +187,8 @@ fn check_kernel(kernel: &Path) -> Result<()> {
         .map_err(|error| usage(format!("kernel {}: {error}", kernel.display())))?;
     if kind == vmeter_machine::files::KernelKind::Other {
         return Err(usage(format!(
-            "{}: not a kernel: expected a bzImage (HdrS at 0x202, as /boot/vmlinuz-* have it) or an ELF vmlinux",
+            "{}: not a kernel: expected a bzImage (HdrS at 0x202; example: \
+                /boot/vmlinuz-*) or an ELF vmlinux",
             kernel.display()
         )));
     }

@@ -60,3 +60,13 @@ pub use sequential::{Decision, OverheadRule};
 pub use shards::{sharded_plan, ShardSlot};
 pub use summary::{estimate, estimate_signed};
 pub use vmeter_model::{Estimate, Verdict};
+
+/// How much of something a test does: `few` in `make test`, `many` in `make test-long`.
+#[cfg(test)]
+fn amount(few: usize, many: usize) -> usize {
+    if std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1") {
+        return many;
+    }
+    println!("cut: {few} of {many} (all in make test-long)");
+    few
+}

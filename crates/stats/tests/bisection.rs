@@ -47,6 +47,15 @@ fn simulate(trials: usize, noise: impl Fn(&mut Rng) -> f64, seed: u64) -> (usize
     (right, samples as f64 / trials as f64)
 }
 
+/// How much of something a test does: `few` in `make test`, `many` in `make test-long`.
+fn amount(few: usize, many: usize) -> usize {
+    if std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1") {
+        return many;
+    }
+    println!("cut: {few} of {many} (all in make test-long)");
+    few
+}
+
 #[test]
 fn eight_percent_among_64_commits() {
     for (sd, most) in [(0.03, 60.0), (0.04, 90.0), (0.05, 130.0)] {
@@ -114,7 +123,8 @@ fn with_builds(
 /// Of searches in which nothing changed, 52 of 200 named a commit.
 #[test]
 fn what_builds_differ_by_is_no_change() {
-    for (build, drift) in [(0.005, 0.0), (0.01, 0.0), (0.01, 0.002)] {
+    let cases = [(0.01, 0.002), (0.005, 0.0), (0.01, 0.0)];
+    for (build, drift) in cases.into_iter().take(amount(1, cases.len())) {
         let (named, _) = with_builds((40, 11), 0.0, (0.03, build, drift));
         println!("builds scatter by {build}, drift {drift}: {named} of 40 name a commit");
         assert!(named <= 3, "{build} {drift}: {named}");
@@ -238,8 +248,8 @@ proptest! {
 fn a_search_goes_on_where_the_ends_leave_it_open() {
     let mut rng = Rng::new(11);
     let (mut named, mut right, mut boots) = (0, 0, 0);
-    const TRIALS: usize = 24;
-    for _ in 0..TRIALS {
+    let trials = amount(12, 24);
+    for _ in 0..trials {
         let measure = |i| Some(cost(i, 8, 0.04) * (0.03 * rng.normal()).exp());
         let (answer, taken) = search(Bisection::new(13, Search::default()), measure);
         boots += taken;
@@ -248,8 +258,8 @@ fn a_search_goes_on_where_the_ends_leave_it_open() {
             right += usize::from(commits == [8]);
         }
     }
-    println!("{named} named, {right} rightly, of {TRIALS}; {} samples", boots / TRIALS);
-    assert!(named >= TRIALS * 4 / 5 && right + 2 >= named, "{named} {right}");
+    println!("{named} named, {right} rightly, of {trials}; {} samples", boots / trials);
+    assert!(named >= trials * 4 / 5 && right + 2 >= named, "{named} {right}");
 }
 
 /// Drift that only seems to be there was taken out: 24 of 197 named were wrong.
@@ -275,7 +285,7 @@ fn builds_that_differ_are_not_mistaken_for_a_drift() {
 #[test]
 fn no_change_is_said_only_where_it_is_as_sure_as_claimed() {
     let mut rng = Rng::new(31);
-    for effect in [0.045, 0.05] {
+    for effect in [0.045, 0.05].into_iter().take(amount(1, 2)) {
         let mut none = 0;
         for _ in 0..20 {
             let change = 1 + rng.below(63);

@@ -397,7 +397,7 @@ impl Report for DirtyReport<'_> {
             blocks: vec![Block::Facts(self.facts())],
         };
         if !self.result.mismatches.is_empty() {
-            document.heading("Wrong bits", "against what the guest wrote");
+            document.heading("Wrong bits", "bits that do not match the pages that the guest wrote");
             document.push(Block::Table(self.wrong()));
         }
         let trackers = match detail {

@@ -68,8 +68,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
             }
             None => match closed(view, group) {
                 Some((other, part, times)) if part >= 0.1 => format!(
-                    "it and {} wait for each other in turn: each side waits for a share of its \
-                        own time, and the two shares add up to {}. The followed thread \
+                    "it and {} wait for each other in turn. Each side spends some part of its \
+                        time in these waits; the sum of both parts is {}. The followed thread \
                         waited {} times",
                     view.threads(other),
                     brief_percent(part),

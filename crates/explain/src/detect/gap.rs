@@ -180,7 +180,8 @@ impl Gap {
             })
             .collect();
         let claim = format!(
-            "where its time went, traced from each thread to the thread that woke it: {}",
+            "this instance's time, by thread (vmeter follows each sleep to the thread \
+                that ended it): {}",
             words.join(", ")
         );
         (!words.is_empty()).then(|| view.link(key.file, claim, (1, long.total), &[], &[None]))

@@ -196,8 +196,8 @@ fn lost(port: u16, times: &str) -> [String; 3] {
         format!("TCP retransmits data {times} times to port {port}: packets are lost"),
         format!(
             "TCP retransmits {times} segments to port {port} (tcp_retransmit_skb); if the peer \
-                acknowledges no later segment, TCP waits 200 ms or more before it retransmits the \
-                lost one"
+                does not acknowledge any segment after a lost segment, TCP waits 200 ms or more \
+                before it retransmits the lost segment"
         ),
         "find where packets are lost: ip -s link, tc -s qdisc, nstat -az TcpRetransSegs".into(),
     ]

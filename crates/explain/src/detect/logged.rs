@@ -48,11 +48,12 @@ impl SlowInLog {
         let bound = match key.what {
             SubjectKind::LoggedPort { write: true, .. }
             | SubjectKind::LoggedMmio { write: true, .. } => {
-                "An access counts from the access's line in the log to the same thread's next line"
+                "An access begins at its own line in the log, and ends at the next line of the \
+                 same thread"
             }
             _ => {
-                "An access counts from the same thread's previous line in the log to the access's \
-                 line"
+                "An access begins at the previous line of the same thread in the log, and ends at \
+                 its own line"
             }
         };
         let claim = format!(

@@ -43,8 +43,8 @@ pub fn partial(view: &View<'_>) -> Vec<String> {
         format!(
             "{}: the trace has only some threads (set_event_pid, perf without -a), so vmeter does \
                 not know which other threads had a CPU or woke a waiting thread. In {} of the \
-                switches, the thread that leaves a CPU is not the one that the trace last put on \
-                this CPU",
+                switches, the thread that leaves the CPU is not the thread that got this CPU in \
+                the previous recorded switch of this CPU",
             view.file(file),
             brief_percent(part)
         )

@@ -127,7 +127,7 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
             "of {} calls of {name}, the n-th moves ({} + {} × n) bytes (linear fit, R² {}). \
                 Together these calls move {} bytes, a total that grows with the square \
                 of the number of calls. The {names} calls take {}. \
-                The same threads' calls that open, truncate or rename files bring this time to {}",
+                With the same threads' calls that open, truncate or rename files, the sum is {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),
@@ -257,8 +257,8 @@ fn herd(
     let (by, woken) = (view.threads(by), view.threads(woken));
     let call = call.map_or("run", |call| view.name(call));
     let claim = format!(
-        "{} calls of {call} make {} wake-ups, {} per call; in {} of the {} times that {woken} \
-            ran, it slept again without a useful call",
+        "{} calls of {call} make {} wake-ups, {} per call; in {} of {} activations of {woken} \
+            (wake-up to next sleep), the thread made no useful call",
         grouped(&wakes.instances.to_string()),
         grouped(&wakes.wakes.to_string()),
         three_digits(each),

@@ -144,8 +144,8 @@ fn told(view: &View<'_>, who: GroupId, (ticks, count): (u64, u64)) -> Option<Can
         suggestion: "raise the cgroup's cpu.max (cpu.cfs_quota_us), or reduce the CPU time that \
             the cgroup uses"
             .into(),
-        confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (compare nr_throttled before and \
-            after)"
+        confirm: "grep . /sys/fs/cgroup/CGROUP/cpu.stat (run grep before and after the \
+            thread runs for some seconds, and compare nr_throttled)"
             .into(),
         max_severity: Some(if other_program { Severity::Low } else { Severity::Medium }),
         other_program,

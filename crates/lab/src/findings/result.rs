@@ -418,8 +418,8 @@ fn by_virtual_time(first: &Contrast) -> String {
     let exact = first.exact.as_ref();
     let (saved, phase) = exact.map_or((0.0, ""), |exact| (exact.saving_s, exact.phase.as_str()));
     format!(
-        "the boot in virtual time spends {} in {phase}; the timed boots (--watch light) do not \
-            show this phase",
+        "one boot ran in virtual time, and spent {} in {phase}; the other boots ran in real time \
+            (--watch light), and do not show this phase",
         compact_seconds(saved)
     )
 }

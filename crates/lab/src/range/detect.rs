@@ -50,8 +50,8 @@ pub(super) fn check(record: &RangeRecord, is_shard: bool) -> anyhow::Result<()> 
             "--detect {asked} with --bisect: two builds of one commit may differ by {BUILDS_PCT} \
                 % because of their code layout, so vmeter cannot attribute a change of less than \
                 {least:.1} % to a commit. To average this difference out, give --builds N \
-                (--builds 4 lowers the limit to {:.1} %); to reduce it, give --accel icount; to \
-                measure all commits, leave --bisect out",
+                (--builds 4 lowers the limit to {:.1} %); to reduce this difference, give \
+                --accel icount; to measure all commits, leave --bisect out",
             SURE * (2.0f64 / 4.0).sqrt() * BUILDS_PCT
         )));
     }
@@ -124,8 +124,8 @@ pub(super) fn remark(asked: f64, needs: Needs, have: u32) -> String {
         ),
         Needs::OtherBuilds(floor) => format!(
             "vmeter cannot find a step of {asked} %, even with the most runs that --detect makes. \
-                The usual cause is that the noise between commits is too large. With those runs, \
-                vmeter can find a step of {floor:.1} % or more with 80 % power. --builds N \
+                With that many runs, vmeter can find a step of {floor:.1} % or more with 80 % \
+                power. The usual cause is that the noise between commits is too large. --builds N \
                 averages out the noise of code layout"
         ),
     }

@@ -21,8 +21,8 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let (Some(ratio), Some(last)) = (change.ratio, change.commits.last()) else { continue };
         if change.probability.is_some() && change.sizing.is_none() {
             let why = format!(
-                "{}: vmeter found this change, but did not make the new runs that measure the \
-                 size of the change: make them with --resume",
+                "{}: vmeter found this change, but the new runs that measure the size of \
+                 the change are missing: make these runs with --resume",
                 name(*last)
             );
             gates.push(limit.unknowable(&why));

@@ -251,8 +251,8 @@ fn remarks(record: &RangeRecord, commits: &[MeasuredCommit]) -> Vec<String> {
     let mut remarks = Vec::new();
     if record.merged > 0 {
         remarks.push(format!(
-            "{} commits of merged branches are left out: vmeter follows first parents, and a \
-                merge commit includes the changes of its branch",
+            "{} commits of merged branches are left out: vmeter follows first parents, and each \
+                merge commit includes the changes of the branch that it merged",
             record.merged
         ));
     }

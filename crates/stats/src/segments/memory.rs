@@ -112,6 +112,7 @@ fn remembering(series: &mut [f64], memory: f64, rng: &mut Rng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::amount;
     use crate::segments::level_changes_in_order;
 
     fn rates(n: usize, trials: u64, memory: f64, at: usize, step: f64) -> (usize, usize) {
@@ -134,7 +135,8 @@ mod tests {
     /// By random order alone 15 of 100 histories of 20 sessions that resemble those before them showed a change.
     #[test]
     fn levels_that_come_and_go_are_not_told_from_a_change() {
-        for (n, memory, trials) in [(20, 0.5, 200), (20, 0.9, 80), (40, 0.5, 40), (20, 0.0, 100)] {
+        let cases = [(20, 0.5, 200), (20, 0.9, 80), (40, 0.5, 40), (20, 0.0, 100)];
+        for (n, memory, trials) in cases.into_iter().take(amount(2, cases.len())) {
             let (shown, told) = rates(n, trials, memory, n, 0.0);
             // What is promised ends at 0.5.
             let most = if memory > 0.5 { trials as usize / 8 } else { 3 + trials as usize / 50 };
@@ -145,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_step_that_is_plain_is_told() {
-        for (n, step, least) in [(20, 2.7, 33), (20, 4.0, 72), (40, 2.7, 75)] {
+        let cases = [(20, 2.7, 33), (20, 4.0, 72), (40, 2.7, 75)];
+        for (n, step, least) in cases.into_iter().take(amount(1, cases.len())) {
             let (shown, told) = rates(n, 100, 0.0, 3 * n / 5, step);
             assert!(shown >= 80 && told >= least, "{n} {step}: {shown} {told}");
         }

@@ -69,7 +69,7 @@ pub(super) const FEATURE_DETECTION: Finding = Finding {
 
 /// Starts the machine stopped, waits for the monitor's greeting and lets it go.
 const WAITS: &str = "#!/bin/sh
-# Does not let the machine run before its monitor has answered.
+# Lets the machine run only after the VMM's monitor has answered.
 case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
 d=$(mktemp -d) && mkfifo \"$d/m.in\" \"$d/m.out\" || exit 1
 (

@@ -94,8 +94,8 @@ impl<'a> FindingsReport<'a> {
             ),
             Column::number("p", 0),
             Column::text("verdict", 0).meaning(
-                "+ means that your machine lacks the cause, and vmeter measured it on a \
-                    machine that has it",
+                "+ means that your machine lacks the cause, and vmeter measured this \
+                    finding on a machine with the cause",
             ),
             Column::text("published", 3),
             Column::number("whole boot", 2),

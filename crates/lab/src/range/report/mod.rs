@@ -187,14 +187,15 @@ impl<'a> RangeReport<'a> {
             }
             let Some(runs) = change.sizing else {
                 return format!(
-                    " Between {} and {last} the time changes, but these runs do not show in which \
-                        direction (estimate and 95 % CI: {by}): make more runs of each commit (--resume with --runs N).",
+                    " Between {} and {last}, the time rose or fell, but these runs do \
+                        not show which (estimate and 95 % CI: {by}): make more runs of each \
+                        commit (--resume with --runs N).",
                     self.named(change.before)
                 );
             };
             format!(
                 " Not confirmed: the first boots showed a change at {last}, but {runs} new boots \
-                    before and after this commit do not show it ({by})."
+                    in all, of commits on both sides of the change, do not show it ({by})."
             )
         };
         self.result.seen_once.iter().map(one).collect()
