@@ -117,6 +117,9 @@ fn a_machine_of_the_users_own() {
 
 #[test]
 fn machines_compared() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if kernel().is_none() {
         return;
     }

@@ -163,6 +163,9 @@ fn fragile(lab: &Lab, option: &str) {
 
 #[test]
 fn a_diet_keeps_what_the_guest_cannot_do_without() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     let Some((_, vmlinuz)) = common::kernel().filter(|_| has_make()) else { return };
     let lab = Lab::new();
     let sources = slimmable(&lab, &vmlinuz);

@@ -10,13 +10,15 @@ use std::process::Command;
 fn a_ready_line_just_before_the_end_is_seen() {
     let lab = Lab::new();
     let vmm = lab.script("vmm", "#!/bin/sh\necho ready\n");
+    let all_times = common::amount(25, 100);
+    let times = all_times.to_string();
     for watch in ["none", "light"] {
-        let words = ["boot", "--warmup", "0", "--runs", "100", "--watch", watch];
+        let words = ["boot", "--warmup", "0", "--runs", &times, "--watch", watch];
         let all = [words.as_slice(), &["--until", "line:ready", "--", text(&vmm)]].concat();
         let run = lab.json(&all);
         let runs = run["runs"].as_array().expect("runs");
         let done = runs.iter().filter(|run| run["outcome"] == "done").count();
-        assert_eq!((runs.len(), done), (100, 100), "--watch {watch}");
+        assert_eq!((runs.len(), done), (all_times, all_times), "--watch {watch}");
     }
 }
 

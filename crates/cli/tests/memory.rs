@@ -91,6 +91,9 @@ fn part(vmm: &Value, name: &str) -> u64 {
 
 #[test]
 fn roots_side_by_side_as_free_and_proc_say() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     let Some(_) = kernel() else { return };
     let lab = Lab::new();
     let result = lab.json(&[&["memory", "--root", "dax,virtio-blk,nvdimm"][..], &FAST].concat());

@@ -219,6 +219,9 @@ fn a_command_that_traces_its_vmm_is_left_to_it() {
 /// A VMM that sleeps waits for no CPU, whatever else the host is busy with.
 #[test]
 fn a_guest_that_idles_met_no_busy_host() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if !has_qemu() || !Path::new("/proc/pressure/cpu").exists() {
         eprintln!("skipped: needs QEMU and /proc/pressure/cpu");
         return;

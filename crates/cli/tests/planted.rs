@@ -53,6 +53,9 @@ fn a_wrapper_that_sleeps_before_the_vmm() {
 
 #[test]
 fn a_wrapper_that_sleeps_on_both_sides_of_its_child() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if kernel().is_none() {
         return;
     }
@@ -113,6 +116,9 @@ fn a_boot_menu_that_waits() {
 
 #[test]
 fn fw_cfg_without_dma() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     let Some((_, kernel)) = kernel() else { return };
     let lab = Lab::new();
     let initrd = lab.path("initrd");
@@ -150,6 +156,9 @@ fn an_init_that_sleeps() {
 
 #[test]
 fn a_power_off_that_is_delayed() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if kernel().is_none() {
         return;
     }
@@ -263,6 +272,9 @@ MODULE_LICENSE("GPL");
 
 #[test]
 fn a_module_whose_init_waits() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     let Some((release, _)) = kernel() else { return };
     let lab = Lab::new();
     let built = common::module::build(&release, "planted", PLANTED_MODULE, lab.folder.path());

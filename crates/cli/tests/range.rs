@@ -344,6 +344,9 @@ fn a_search_that_goes_on_elsewhere_holds_no_times_of_two_hosts_against_each_othe
 
 #[test]
 fn an_init_that_gets_slower_in_a_real_guest() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if kernel().is_none() || Command::new("busybox").output().is_err() {
         return;
     }

@@ -288,6 +288,9 @@ fn on_small_disk(lab: &Lab, arguments: &[&str]) -> Option<(i32, String, usize)> 
 
 #[test]
 fn a_planted_jump_in_a_real_guest() {
+    if common::is_left_to_test_long() {
+        return;
+    }
     if kernel().is_none() {
         return;
     }

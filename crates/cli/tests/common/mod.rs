@@ -141,6 +141,14 @@ pub fn is_long() -> bool {
     std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1")
 }
 
+/// True in `make test` for a test that takes long, and whose rarer half of a behaviour others show.
+pub fn is_left_to_test_long() -> bool {
+    if !is_long() {
+        eprintln!("skipped: takes long (make test-long)");
+    }
+    !is_long()
+}
+
 /// How much of something a test does: `few` in `make test`, `many` in `make test-long`.
 pub fn amount(few: usize, many: usize) -> usize {
     if is_long() {

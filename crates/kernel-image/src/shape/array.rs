@@ -4,9 +4,12 @@ use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::ram::HostMemory;
 
 /// Bytes of a `struct prb_desc`.
-pub(super) const DESCRIPTOR: usize = 24;
+const DESCRIPTOR: usize = 24;
 /// Bytes of a `struct printk_info`, with its `struct dev_printk_info`.
-pub(super) const INFO: usize = 88;
+const INFO: usize = 88;
+/// Bytes of one with the `caller_id2` and the `comm` of `CONFIG_PRINTK_EXECUTION_CTX`, which kernels after 6.18
+/// have.
+const INFO_WITH_CONTEXT: usize = 112;
 /// An id without the state above it (`DESC_ID_MASK`).
 pub(super) const ID: u64 = u64::MAX >> 2;
 /// What is added to ids: they may begin just below 2^62 and count on from 0 (`DESC0_ID`).
@@ -27,14 +30,20 @@ const BLOCK: usize = 64;
 pub(super) enum Kind {
     /// `struct printk_info`: seq, ts_nsec, text_len, facility, flags and level, caller_id, device.
     Info,
+    /// The same with `caller_id2` and `comm` before the device.
+    InfoWithContext,
     /// `struct prb_desc`: state_var, text_blk_lpos.begin, text_blk_lpos.next.
     Descriptor,
 }
 
 impl Kind {
+    /// All that hold the numbers and stamps of records.
+    pub(super) const INFOS: [Kind; 2] = [Kind::Info, Kind::InfoWithContext];
+
     pub(super) fn size(self) -> usize {
         match self {
             Kind::Info => INFO,
+            Kind::InfoWithContext => INFO_WITH_CONTEXT,
             Kind::Descriptor => DESCRIPTOR,
         }
     }
@@ -43,9 +52,9 @@ impl Kind {
     pub(super) fn number(self, element: &[u8]) -> Option<u64> {
         let word = u64_at(element, 0)?;
         match self {
-            Kind::Info => {
-                // Subsystem and device are texts, and mostly empty.
-                let texts = element.get(24..INFO)?;
+            Kind::Info | Kind::InfoWithContext => {
+                // Subsystem and device are texts, and mostly empty; so is a thread's name.
+                let texts = element.get(if self == Kind::Info { 24 } else { 28 }..self.size())?;
                 let stamp = u64_at(element, 8)?;
                 let right = word < 1 << 40
                     && stamp < 1 << 62
@@ -64,7 +73,7 @@ impl Kind {
     }
 }
 
-/// How much of each page is looked at, bytes: five elements of the longer array.
+/// How much of each page is looked at, bytes: four elements of the longest array.
 pub(super) const WINDOW: usize = 512;
 /// Words of a window.
 const WORDS: usize = WINDOW / 8;
@@ -80,6 +89,7 @@ pub(super) fn starts(window: &[u8], kind: Kind) -> Option<usize> {
     // The cheap part first: almost all of RAM fails here.
     let counts = match kind {
         Kind::Info => counts::<{ INFO / 8 }>(&words),
+        Kind::InfoWithContext => counts::<{ INFO_WITH_CONTEXT / 8 }>(&words),
         Kind::Descriptor => counts::<{ DESCRIPTOR / 8 }>(&words),
     };
     if !counts {
@@ -104,6 +114,8 @@ fn counts<const STEP: usize>(words: &[u64; WORDS]) -> bool {
 /// An array in RAM, from its first element on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Array {
+    /// What it is of.
+    pub kind: Kind,
     /// Its address in the host.
     pub address: u64,
     /// Numbers of its elements, in the order in which they lie.
@@ -168,7 +180,7 @@ impl Array {
                 }
             }
         }
-        Some(Array { address, numbers, raw, bits: walk.bits })
+        Some(Array { kind, address, numbers, raw, bits: walk.bits })
     }
 
     pub(super) fn contains(&self, address: u64) -> bool {
@@ -190,14 +202,14 @@ impl Array {
     /// Places of the descriptors whose records can be read, the oldest first: others were taken
     /// back, and their texts may be overwritten.
     pub(super) fn readable(&self) -> Vec<usize> {
-        let state = |place: &usize| u64_at(self.element(*place, Kind::Descriptor), 0);
+        let state = |place: &usize| u64_at(self.element(*place), 0);
         let mut places = self.in_order();
         places.retain(|place| state(place).is_some_and(|word| matches!(word >> 62, 1 | 2)));
         places
     }
 
-    pub(super) fn element(&self, place: usize, kind: Kind) -> &[u8] {
-        let size = kind.size();
+    pub(super) fn element(&self, place: usize) -> &[u8] {
+        let size = self.kind.size();
         self.raw.get(place * size..(place + 1) * size).unwrap_or(&[])
     }
 }

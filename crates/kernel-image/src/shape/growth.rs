@@ -4,7 +4,7 @@
 //! log into a larger one. Whether one was its log the log itself tells later: number and stamp of each
 //! record are those that it has then.
 
-use super::array::{self, Array, Kind, INFO};
+use super::array::{self, Array, Kind};
 use super::{each_page, outermost, MAX_FOUND};
 use crate::bytes::u64_at;
 use crate::locate::Candidate;
@@ -41,25 +41,31 @@ impl Growth {
         for block in outermost(candidates) {
             each_page(block, host, |at, window| {
                 meanwhile(self);
-                let found = array::starts(window, Kind::Info).map(|offset| at + offset as u64);
-                let new = found.filter(|at| !self.arrays.iter().any(|ring| ring.contains(*at)));
-                if let Some(array) = new.and_then(|at| Array::around(host, at, Kind::Info)) {
-                    // One that has grown since it was looked at is no other.
-                    let own = self.arrays.iter_mut().find(|ring| array.contains(ring.address));
-                    if let Some(ring) = own {
-                        ring.seen = ring.seen.max(array.numbers.len() as u64);
-                        return true;
+                for kind in Kind::INFOS {
+                    let found = array::starts(window, kind).map(|offset| at + offset as u64);
+                    let new = found.filter(|at| !self.arrays.iter().any(|ring| ring.contains(*at)));
+                    if let Some(array) = new.and_then(|at| Array::around(host, at, kind)) {
+                        self.meet(&array, &mut came);
                     }
-                    came.extend((0..array.numbers.len()).filter_map(|place| {
-                        let ts_ns = u64_at(array.element(place, Kind::Info), 8)?;
-                        Some(Came { seq: array.numbers[place], ts_ns })
-                    }));
-                    self.arrays.extend(Ring::of(&array));
                 }
                 self.arrays.len() < MAX_FOUND
             });
         }
         came
+    }
+
+    /// Takes up an array that a search found, and what it holds.
+    fn meet(&mut self, array: &Array, came: &mut Vec<Came>) {
+        // One that has grown since it was looked at is no other.
+        if let Some(ring) = self.arrays.iter_mut().find(|ring| array.contains(ring.address)) {
+            ring.seen = ring.seen.max(array.numbers.len() as u64);
+            return;
+        }
+        came.extend((0..array.numbers.len()).filter_map(|place| {
+            let ts_ns = u64_at(array.element(place), 8)?;
+            Some(Came { seq: array.numbers[place], ts_ns })
+        }));
+        self.arrays.extend(Ring::of(array));
     }
 
     /// What came since the last look. An array that can't be read any more is forgotten.
@@ -73,6 +79,7 @@ impl Growth {
 /// The place that an array has come to.
 #[derive(Debug)]
 struct Ring {
+    kind: Kind,
     /// Its first element's address in the host.
     address: u64,
     /// The newest record's place and number.
@@ -87,11 +94,12 @@ impl Ring {
         let (place, number) =
             array.numbers.iter().enumerate().max_by_key(|(_, number)| **number)?;
         let seen = array.numbers.len() as u64;
-        Some(Ring { address: array.address, place: place as u64, number: *number, seen })
+        let kind = array.kind;
+        Some(Ring { kind, address: array.address, place: place as u64, number: *number, seen })
     }
 
     fn contains(&self, address: u64) -> bool {
-        (self.address..self.address + self.seen * INFO as u64).contains(&address)
+        (self.address..self.address + self.seen * self.kind.size() as u64).contains(&address)
     }
 
     fn look<H: HostMemory + ?Sized>(&mut self, host: &H, came: &mut Vec<Came>) -> Option<()> {
@@ -115,9 +123,10 @@ impl Ring {
     }
 
     fn element<H: HostMemory + ?Sized>(&self, host: &H, place: u64) -> Option<Came> {
-        let mut element = [0; INFO];
-        host.read(self.address + place * INFO as u64, &mut element).ok()?;
-        let seq = Kind::Info.number(&element)?;
+        let size = self.kind.size();
+        let mut element = vec![0; size];
+        host.read(self.address + place * size as u64, &mut element).ok()?;
+        let seq = self.kind.number(&element)?;
         Some(Came { seq, ts_ns: u64_at(&element, 8)? })
     }
 }
@@ -129,6 +138,8 @@ mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
     use std::io;
+
+    const INFO: usize = 88;
 
     struct Ram(RefCell<Vec<u8>>);
 

@@ -1,7 +1,7 @@
 //! A log out of the arrays that were seen: descriptors and infos of the same places belong
 //! together, and their texts must be where the descriptors say.
 
-use super::array::{Array, Kind, DESCRIPTOR, INFO};
+use super::array::Array;
 use super::text::{Block, Blocks, Texts};
 use super::{each_page, outermost};
 use crate::bytes::u64_at;
@@ -99,7 +99,7 @@ fn near(block: Candidate, address: u64) -> Option<Candidate> {
 
 /// Where a descriptor's text begins and ends; none if it has none.
 fn edges(descriptors: &Array, place: usize) -> Option<(u64, u64)> {
-    let element = descriptors.element(place, Kind::Descriptor);
+    let element = descriptors.element(place);
     let edges = (u64_at(element, 8)?, u64_at(element, 16)?);
     (edges.0 & 1 == 0).then_some(edges)
 }
@@ -123,9 +123,10 @@ fn assemble<H: HostMemory + ?Sized>(
     places = descriptors.in_order();
     places.retain(|place| (number(first)..=number(last)).contains(&number(*place)));
     places.retain(|place| *place < infos.numbers.len());
-    let mut raw: Vec<u8> = Vec::with_capacity(places.len() * (DESCRIPTOR + INFO));
-    places.iter().for_each(|place| raw.extend(descriptors.element(*place, Kind::Descriptor)));
-    places.iter().for_each(|place| raw.extend(infos.element(*place, Kind::Info)));
+    let (desc_size, info_size) = (descriptors.kind.size(), infos.kind.size());
+    let mut raw: Vec<u8> = Vec::with_capacity(places.len() * (desc_size + info_size));
+    places.iter().for_each(|place| raw.extend(descriptors.element(*place)));
+    places.iter().for_each(|place| raw.extend(infos.element(*place)));
     let texts_at: Vec<(u64, u64)> =
         places.iter().filter_map(|place| edges(descriptors, *place)).collect();
     let (text_start, text_end) = (texts_at.first()?.0, texts_at.last()?.1);
@@ -138,8 +139,8 @@ fn assemble<H: HostMemory + ?Sized>(
         host.read(texts.address.wrapping_add(at), &mut raw[begin..]).ok()?;
     }
     Some(PrintkDump::of_parts(Parts {
-        desc_size: DESCRIPTOR as u64,
-        info_size: INFO as u64,
+        desc_size: desc_size as u64,
+        info_size: info_size as u64,
         first_id: Array::id(number(first)),
         count: places.len() as u64,
         text_bits: texts.bits,

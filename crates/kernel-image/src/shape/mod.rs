@@ -125,9 +125,11 @@ struct Seen {
 
 impl Seen {
     fn look<H: HostMemory + ?Sized>(&mut self, host: &H, at: u64, window: &[u8]) {
-        for (kind, found) in
-            [(Kind::Info, &mut self.infos), (Kind::Descriptor, &mut self.descriptors)]
-        {
+        for kind in Kind::INFOS.into_iter().chain([Kind::Descriptor]) {
+            let found = match kind {
+                Kind::Descriptor => &mut self.descriptors,
+                _ => &mut self.infos,
+            };
             let Some(offset) = array::starts(window, kind) else { continue };
             let address = at + offset as u64;
             let known = found.iter().any(|array| array.contains(address));

@@ -17,11 +17,13 @@ struct Kernel {
     moved: usize,
     first: u64,
     text_bits: u32,
+    /// Bytes of an info: 112 with the context in which a line was said.
+    info: usize,
 }
 
 impl Kernel {
     fn new(first: u64, text_bits: u32) -> Self {
-        Kernel { ram: vec![0; RAM], moved: 0, first, text_bits }
+        Kernel { ram: vec![0; RAM], moved: 0, first, text_bits, info: 88 }
     }
 
     fn put(&mut self, at: usize, words: &[u64]) {
@@ -52,7 +54,12 @@ impl Kernel {
             };
             let index = (id % 256) as usize;
             self.put(DESCRIPTORS + 24 * index, &[2 << 62 | id, head, next]);
-            self.put(INFOS + 88 * index, &[line, line * 1_000_000, text.len() as u64, 0]);
+            let info = INFOS + self.info * index;
+            self.put(info, &[line, line * 1_000_000, text.len() as u64, 0]);
+            if self.info == 112 {
+                // caller_id2 of a CPU, "swapper/0".
+                self.put(info + 24, &[0x7061_7773_8000_0001, 0x30_2f72_6570]);
+            }
             self.put(TEXTS + at as usize, &[id]);
             let start = TEXTS + self.moved + at as usize + 8;
             self.ram[start..start + text.len()].copy_from_slice(text.as_bytes());
@@ -92,10 +99,13 @@ fn a_log_is_found_whole_full_and_wrapped() {
     for first in [FIRST, FIRST_OF_64] {
         for (count, text_bits) in [(20, 14), (256, 14), (256, 12), (300, 14), (1000, 14), (700, 13)]
         {
-            let records = Kernel::new(first, text_bits).says(count).find().expect("a log");
-            let begins = ends_with(&records, count);
-            let full = count > 256 || text_bits == 12;
-            assert_eq!(begins > 0, full, "{count} lines in 2^{text_bits} bytes");
+            for info in [88, 112] {
+                let mut kernel = Kernel { info, ..Kernel::new(first, text_bits) };
+                let records = kernel.says(count).find().expect("a log");
+                let begins = ends_with(&records, count);
+                let full = count > 256 || text_bits == 12;
+                assert_eq!(begins > 0, full, "{count} lines in 2^{text_bits} bytes, {info}");
+            }
         }
     }
 }
