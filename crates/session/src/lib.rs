@@ -37,4 +37,5 @@ pub use options::{begin, begin_with, pinned, record, RunOptions};
 pub use progress::{Progress, Watch};
 pub use resume_overrides::{resumed, ResumeOverrides};
 pub use run_file::{impossible_total, RunFile};
+pub use saved_in::are_saved;
 pub use store::{read_run, read_run_as, AnySession, Finished, SavedRun, Session};

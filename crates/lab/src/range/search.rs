@@ -469,8 +469,8 @@ impl<'a> Search<'a> {
         failure(
             Class::Interrupted,
             format!(
-                "interrupted; {} finished runs are saved: continue with --resume {}",
-                self.finished.len(),
+                "interrupted; {}: continue with --resume {}",
+                vmeter_session::are_saved(self.finished.len()),
                 vmeter_base::shell::path(&self.session.dir)
             ),
         )
