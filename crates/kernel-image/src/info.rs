@@ -23,7 +23,7 @@ use vmeter_base::fnv::Fnv;
 const MAX_CACHED: u64 = 64 << 20;
 
 /// Raised when what is cached changes: files of another version are not read.
-const CACHE_VERSION: u32 = 17;
+const CACHE_VERSION: u32 = 18;
 
 /// Symbols that the readers of guest RAM use, where the kernel has them.
 pub(crate) const SYMBOLS: &[&str] = &[
@@ -202,7 +202,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("super_block", "s_inodes.next")],
     &[("super_block", "s_type")],
     &[("file_system_type", "name")],
-    &[("dentry", "d_u.d_alias.next")],
+    &[("dentry", "d_u.d_alias.next"), ("dentry", "d_alias.next")],
     &[("dentry", "d_parent")],
     &[("dentry", "d_name.name")],
     &[("inode", "i_sb_list.next")],
@@ -216,8 +216,8 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
     &[("address_space", "host")],
     &[("page", "flags")],
     &[("page", "mapping")],
-    &[("page", "index")],
-    &[("page", "compound_head")],
+    &[("page", "index"), ("page", "__folio_index")],
+    &[("page", "compound_head"), ("page", "compound_info")],
     &[("page", "page_type")],
     &[("page", "private")],
     &[("slab", "slab_cache"), ("page", "slab_cache")],
@@ -230,7 +230,7 @@ pub(crate) const FIELDS: &[&[(&str, &str)]] = &[
 ];
 
 /// Values of enumerations used.
-const ENUMERATORS: &[&str] = &["PG_slab", "PG_swapbacked"];
+const ENUMERATORS: &[&str] = &["PG_slab", "PG_swapbacked", "PGTY_buddy", "PGTY_slab", "PGTY_table"];
 
 /// Sizes used.
 pub(crate) const SIZES: &[&str] = &["cyc2ns_data", "dentry", "page", "prb_desc", "printk_info"];

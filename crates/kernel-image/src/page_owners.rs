@@ -123,20 +123,19 @@ fn per_cpu(guest: &Guest<'_>) -> Result<Vec<u64>> {
     let raw = |name: &str| guest.info().symbol(name);
     let begin = raw("__per_cpu_start")?;
     let length = raw("__per_cpu_end")?.saturating_sub(begin);
-    if begin != 0 {
-        // Offsets are from another place then (no zero-based per-CPU variables, as in 32-bit kernels).
-        return Ok(Vec::new());
-    }
+    // Addresses of per-CPU variables began at 0 until 6.15, and are in the kernel's image since.
+    let base = if begin == 0 { 0 } else { guest.symbol("__per_cpu_start")? };
     let cpus = u32_at(&guest.bytes(guest.symbol("nr_cpu_ids")?, 4)?, 0).unwrap_or(0);
     let offsets = guest.symbol("__per_cpu_offset")?;
     // That of a CPU which is not possible.
-    let none = guest.symbol("__per_cpu_load").unwrap_or(0);
+    let none = if begin == 0 { guest.symbol("__per_cpu_load").unwrap_or(0) } else { 0 };
     let mut frames = Vec::new();
     for cpu in 0..u64::from(cpus).min(MAX_CPUS) {
-        let start = guest.u64(offsets + cpu * 8)?;
-        if start == none || length > MAX_PER_CPU {
+        let offset = guest.u64(offsets + cpu * 8)?;
+        if offset == none || length > MAX_PER_CPU {
             continue;
         }
+        let start = base.wrapping_add(offset);
         let pages = (0..length / PAGE).map(|page| start.wrapping_add(page * PAGE));
         frames.extend(pages.filter_map(|at| Some(guest.translate(at).ok()? / PAGE)));
     }
@@ -157,6 +156,8 @@ struct Layout<'a, 'g> {
     /// Flags.
     slab: Option<u64>,
     swapbacked: u64,
+    /// What the highest byte of `page_type` says since 6.11: free, a page table, a slab.
+    types: Option<[u32; 3]>,
 }
 
 impl<'a, 'g> Layout<'a, 'g> {
@@ -168,7 +169,12 @@ impl<'a, 'g> Layout<'a, 'g> {
             why: format!("kernel {} has no BTF that gives this value", info.version),
         };
         let size = info.sizes.get("page").copied().filter(|size| (32..=128).contains(size));
-        let bit = |name: &str| info.enumerators.get(name).map(|bit| 1u64 << (bit & 63));
+        let value = |name: &str| info.enumerators.get(name).copied();
+        // A slab was a flag until 6.9, and is a type of page since.
+        let bit = |name: &str| value(name).filter(|bit| *bit < 64).map(|bit| 1u64 << bit);
+        let of_type = |name: &str| u32::try_from(value(name)?).ok();
+        let types =
+            || Some([of_type("PGTY_buddy")?, of_type("PGTY_table")?, of_type("PGTY_slab")?]);
         let vmemmap = guest.symbol("vmemmap_base").and_then(|at| guest.u64(at));
         Ok(Layout {
             guest,
@@ -182,7 +188,26 @@ impl<'a, 'g> Layout<'a, 'g> {
             private: at("page.private").ok(),
             slab: bit("PG_slab"),
             swapbacked: bit("PG_swapbacked").ok_or_else(|| missing("PG_swapbacked"))?,
+            types: types(),
         })
+    }
+
+    /// True for a page that is free, and for one that is a page table.
+    fn is_free_or_table(&self, page: &[u8]) -> Option<(bool, bool)> {
+        let word = u32_at(page, self.page_type)?;
+        Some(match self.types {
+            Some([free, table, _]) => (word >> 24 == free, word >> 24 == table),
+            None => (word == FREE, word == TABLE),
+        })
+    }
+
+    /// True for a slab's first page.
+    fn is_slab(&self, head: &[u8]) -> Option<bool> {
+        if let Some([.., slab]) = self.types {
+            return Some(u32_at(head, self.page_type)? >> 24 == slab);
+        }
+        let flags = u64_at(head, self.flags)?;
+        Some(self.slab.is_some_and(|slab| flags & slab != 0))
     }
 
     /// Calls `each` with every page frame whose `struct page` can be read, and that of the compound
@@ -200,8 +225,11 @@ impl<'a, 'g> Layout<'a, 'g> {
                 each(frame, &page, &page);
                 continue;
             }
-            // A tail of a compound page names its head, which comes before it.
-            let own = of - 1;
+            // A tail of a compound page names its head, which comes before it: by its address, or by what is
+            // left of its own address (`compound_info`, 7.0 and later).
+            let is_mask = of >> 32 == u64::from(u32::MAX);
+            let address = self.vmemmap.wrapping_add(frame * self.size);
+            let own = if is_mask { address & of } else { of - 1 };
             if head.0 != own {
                 let place = own.checked_sub(self.vmemmap).filter(|at| at % self.size == 0);
                 let known = place.is_some_and(|at| at / self.size < frame);
@@ -242,13 +270,13 @@ impl Names<'_, '_, '_> {
         processes: &HashMap<u64, String>,
     ) -> Option<Owner> {
         let layout = self.layout;
-        match u32_at(page, layout.page_type)? {
-            FREE => return Some(Owner::Free),
-            TABLE => return Some(Owner::PageTables),
+        match layout.is_free_or_table(page)? {
+            (true, _) => return Some(Owner::Free),
+            (_, true) => return Some(Owner::PageTables),
             _ => {}
         }
         let flags = u64_at(head, layout.flags)?;
-        if layout.slab.is_some_and(|slab| flags & slab != 0) {
+        if layout.is_slab(head)? {
             let place = layout.guest.info().field("slab.slab_cache").ok()?.offset() as usize;
             return self.slab(u64_at(head, place)?).map(Owner::Slab);
         }
@@ -392,7 +420,17 @@ mod tests {
 
     #[test]
     fn a_page_is_its_owners_only_if_the_kernel_says_so() {
+        // Up to 6.9 a slab is a flag and types are bits; since 6.11 types are numbers.
+        let (none, slab) = (u64::from(u32::MAX), 1 << 9);
+        owners_are_found(&[], slab, [none, u64::from(FREE), u64::from(TABLE)]);
+        let types = [("PGTY_buddy", 0xf0), ("PGTY_table", 0xf2), ("PGTY_slab", 0xf5)];
+        owners_are_found(&types, 0, [0xf5 << 24, 0xf0 << 24, 0xf2 << 24]);
+    }
+
+    /// With the flags of a slab, and the `page_type` of a slab, of a free page and of a page table.
+    fn owners_are_found(types: &[(&str, u32)], flags: u64, [slab, free, table]: [u64; 3]) {
         let mut info = fake::info(|_| fake::BASE);
+        info.enumerators.extend(types.iter().map(|(name, value)| ((*name).to_owned(), *value)));
         info.symbols.insert("vmemmap_base".into(), fake::BASE + OTHERS as u64);
         for (name, value) in [
             ("__per_cpu_start", 0),
@@ -418,29 +456,36 @@ mod tests {
         for frame in [3, 4, 6, 7, 8, 9, 10] {
             put(page(frame, 4), u64::from(u32::MAX));
         }
-        put(page(3, 0), 1 << 9);
-        put(page(3, 6), virt(OTHERS + 0x100));
-        put(page(4, 4), u64::from(FREE));
+        for frame in [3, 18] {
+            put(page(frame, 0), flags);
+            put(page(frame, 4), slab);
+            put(page(frame, 6), virt(OTHERS + 0x100));
+        }
+        put(page(4, 4), free);
         put(page(4, 5), 1);
         put(page(6, 0), 1 << 19);
         put(page(6, 1), virt(0x4000) | 1);
         put(page(7, 1), virt(OTHERS + 0x300));
         put(page(7, 2), 12);
-        put(page(8, 4), u64::from(TABLE));
+        put(page(8, 4), table);
         // An anonymous page without its flag, a mapping that is none's, a tail of the slab's.
         put(page(9, 1), virt(0x4000) | 1);
         put(page(10, 1), virt(OTHERS + 0x500));
         put(page(11, 3), virt(page(3, 0)) | 1);
         put(page(11, 4), u64::from(u32::MAX));
+        // A tail that says how many bits of its own address are not its head's.
+        put(page(19, 3), !127 | 1);
+        put(page(19, 4), u64::from(u32::MAX));
         // Two CPUs, of which the second is not possible.
         put(OTHERS + 0x600, 2);
         put(OTHERS + 0x608, virt(13 * PAGE as usize));
         put(OTHERS + 0x610, 77);
-        let owners = fake::with(&ram, &info, |guest| page_owners(guest, 16)).expect("owners");
+        let owners = fake::with(&ram, &info, |guest| page_owners(guest, 20)).expect("owners");
         assert_eq!(owners[13], Some(Owner::Kernel("per-CPU variables")));
         assert_eq!(owners[14], None, "not a whole page");
         let slab = Some(Owner::Slab("dentry".into()));
         assert_eq!((&owners[3], &owners[11]), (&slab, &slab));
+        assert_eq!((&owners[18], &owners[19]), (&slab, &slab));
         assert_eq!((&owners[4], &owners[5]), (&Some(Owner::Free), &Some(Owner::Free)));
         assert_eq!(owners[6], Some(Owner::Anonymous(String::new())));
         assert!(matches!(&owners[7], Some(Owner::File { page: 12, .. })), "{:?}", owners[7]);
