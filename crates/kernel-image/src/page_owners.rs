@@ -172,9 +172,7 @@ impl<'a, 'g> Layout<'a, 'g> {
         let value = |name: &str| info.enumerators.get(name).copied();
         // A slab was a flag until 6.9, and is a type of page since.
         let bit = |name: &str| value(name).filter(|bit| *bit < 64).map(|bit| 1u64 << bit);
-        let of_type = |name: &str| u32::try_from(value(name)?).ok();
-        let types =
-            || Some([of_type("PGTY_buddy")?, of_type("PGTY_table")?, of_type("PGTY_slab")?]);
+        let types = || Some([value("PGTY_buddy")?, value("PGTY_table")?, value("PGTY_slab")?]);
         let vmemmap = guest.symbol("vmemmap_base").and_then(|at| guest.u64(at));
         Ok(Layout {
             guest,
