@@ -126,7 +126,7 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
             let package = options.package.as_deref().unwrap_or(DEFAULT_PACKAGE);
             let package = packages::versioned(package, "linux-image-")?;
             progress(&format!("downloading {package}"));
-            (packages::download(&package, work.path())?, Companions::Downloaded(work.path()))
+            (packages::download(&package, work.path())?, Companions::Downloaded)
         }
     };
     let sha256 = cache::sha256_file(&deb)?;
@@ -137,21 +137,20 @@ pub fn fetch(options: &FetchOptions, progress: &mut dyn FnMut(&str)) -> Result<K
         progress(&format!("{} is there already", kernel.version));
         return Ok(kernel);
     }
-    unpack(&deb, sha256, companions, &kernels, progress)
+    unpack(&deb, sha256, companions, (&kernels, work.path()), progress)
 }
 
 fn unpack(
     deb: &Path,
     sha256: String,
-    from: Companions<'_>,
-    kernels: &Path,
+    from: Companions,
+    (kernels, work): (&Path, &Path),
     progress: &mut dyn FnMut(&str),
 ) -> Result<KernelPaths> {
     progress("unpacking");
+    let found = packages::extract_kernel(deb, from, work, progress)?;
     let fresh =
-        || tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(kernels).at(kernels);
-    let (content, fresh) = (fresh()?, fresh()?);
-    let found = packages::extract_kernel(deb, from, content.path(), progress)?;
+        tempfile::Builder::new().prefix(&cache::own(".new-")).tempdir_in(kernels).at(kernels)?;
     let take = |from: &Path, to: &str| {
         let to = fresh.path().join(to);
         fs::rename(from, &to).at(from)
@@ -165,7 +164,7 @@ fn unpack(
         take(map, "System.map")?;
     }
     let modules = fresh.path().join("modules");
-    take_modules(content.path(), &found.version, &found.modules, progress, &modules)?;
+    take_modules(work, &found.version, &found.modules, progress, &modules)?;
     let field = |name: &str| packages::field(deb, name);
     let provenance =
         Provenance { package: field("Package")?, package_version: field("Version")?, sha256 };

@@ -19,11 +19,11 @@ const DPKG_DEB: Tool =
 
 /// Where the packages are that a kernel's package depends on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Companions<'a> {
+pub(crate) enum Companions {
     /// In the folder of that package.
     Beside,
-    /// At apt's sources: they are downloaded to this folder.
-    Downloaded(&'a Path),
+    /// At apt's sources: they are downloaded.
+    Downloaded,
 }
 
 /// The files of an unpacked kernel.
@@ -60,16 +60,17 @@ impl Unpacked {
     }
 }
 
-/// Unpacks a kernel's package into `content`, and the packages that it is divided into.
+/// Unpacks a kernel's package below `work`, and the packages that it is divided into.
 ///
 /// # Errors
 /// [`Error::NoKernel`] if all of them have no image or no modules.
 pub(crate) fn extract_kernel(
     deb: &Path,
-    from: Companions<'_>,
-    content: &Path,
+    from: Companions,
+    work: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Unpacked> {
+    let content = &work.join("content");
     extract(deb, content)?;
     if let Some(found) = Unpacked::find(content) {
         return Ok(found);
@@ -78,9 +79,9 @@ pub(crate) fn extract_kernel(
     for name in companions(&field(deb, "Package")?, &field(deb, "Depends")?) {
         let file = match from {
             Companions::Beside => beside(deb, &name),
-            Companions::Downloaded(folder) => {
+            Companions::Downloaded => {
                 progress(&format!("downloading {name}"));
-                let own = folder.join(&name);
+                let own = work.join(&name);
                 fs::create_dir(&own).at(&own)?;
                 Some(download(&name, &own)?)
             }

@@ -1,7 +1,7 @@
 //! Whose each page of a guest's RAM is, by the kernel's own account of it.
 //!
 //! The kernel's image lies where its symbols say. Every other page has a `struct page` in the array at
-//! `vmemmap_base` (include/linux/mm_types.h): a slab's says so by a flag and names its cache, a page of
+//! `vmemmap_base` (include/linux/mm_types.h): a slab's says so by a flag or its type and names its cache, a page of
 //! the page cache points to the file's mapping, an anonymous one to its reverse map, marked by bit 0 of that
 //! pointer (include/linux/page-flags.h). What a process maps is in its own page tables. Free pages are those of
 //! the buddy allocator. What none of these says for certain has no owner here.

@@ -249,8 +249,8 @@ proptest! {
 fn a_search_goes_on_where_the_ends_leave_it_open() {
     let mut rng = Rng::new(11);
     let (mut named, mut right, mut boots) = (0, 0, 0);
-    let trials = amount(12, 24);
-    for _ in 0..trials {
+    const TRIALS: usize = 24;
+    for _ in 0..TRIALS {
         let measure = |i| Some(cost(i, 8, 0.04) * (0.03 * rng.normal()).exp());
         let (answer, taken) = search(Bisection::new(13, Search::default()), measure);
         boots += taken;
@@ -259,8 +259,8 @@ fn a_search_goes_on_where_the_ends_leave_it_open() {
             right += usize::from(commits == [8]);
         }
     }
-    println!("{named} named, {right} rightly, of {trials}; {} samples", boots / trials);
-    assert!(named >= trials * 4 / 5 && right + 2 >= named, "{named} {right}");
+    println!("{named} named, {right} rightly, of {TRIALS}; {} samples", boots / TRIALS);
+    assert!(named >= TRIALS * 4 / 5 && right + 2 >= named, "{named} {right}");
 }
 
 /// Drift that only seems to be there was taken out: 24 of 197 named were wrong.

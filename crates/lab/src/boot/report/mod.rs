@@ -165,7 +165,7 @@ impl<'a> BootReport<'a> {
             if all == 1 { "run" } else { "runs" },
             self.what_brackets_are(total.n),
             percent(self.coverage()),
-            if self.after_s().is_some() { "the time to the VMM's end" } else { "it" },
+            self.named_of(),
         )
     }
 
@@ -177,6 +177,15 @@ impl<'a> BootReport<'a> {
         let is_much = after as f64 >= screen::WORTH_A_ROW * whole as f64;
         let each = after / (timelines.len() as Ns).max(1);
         (each >= ENDING && is_much).then(|| seconds(after) / timelines.len() as f64)
+    }
+
+    /// What a part of has names, in words.
+    fn named_of(&self) -> &'static str {
+        if self.after_s().is_some() {
+            "the time to the VMM's end"
+        } else {
+            "it"
+        }
     }
 
     /// As [`Self::measured_to`], or to the end of a launcher that went on after it.
@@ -227,7 +236,7 @@ impl<'a> BootReport<'a> {
             return format!("No run reached its end{why}.");
         };
         let ends = self.measured_to_last();
-        let of = if self.after_s().is_some() { "the time to the VMM's end" } else { "it" };
+        let of = self.named_of();
         let coverage = self.coverage();
         let named = self.phases().into_iter().filter(|phase| phase.name != UNATTRIBUTED);
         let longest = named.max_by(|a, b| a.share.total_cmp(&b.share));
