@@ -28,13 +28,13 @@ impl Form {
                 out.finish().expect("packed")
             }
             Form::Xz => {
-                let mut out = liblzma::write::XzEncoder::new(Vec::new(), 6);
+                let mut out = liblzma::write::XzEncoder::new(Vec::new(), 0);
                 out.write_all(bytes).expect("packed");
                 out.finish().expect("packed")
             }
             Form::Zst => zstd::bulk::compress(bytes, 3).expect("packed"),
             Form::Lzma => {
-                let options = liblzma::stream::LzmaOptions::new_preset(6).expect("a preset");
+                let options = liblzma::stream::LzmaOptions::new_preset(0).expect("a preset");
                 let stream = liblzma::stream::Stream::new_lzma_encoder(&options).expect("lzma");
                 let mut out = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
                 out.write_all(bytes).expect("packed");

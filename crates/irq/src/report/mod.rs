@@ -426,7 +426,7 @@ fn adjective(order: Order) -> &'static str {
 fn adverb(curve: &IrqCurve) -> String {
     match (curve.order, curve.exponent) {
         (Order::Linear, _) => "linearly".into(),
-        (Order::Quadratic, Some(k)) => format!("superlinearly, about as n^{k:.1}"),
+        (Order::Quadratic, Some(k)) => format!("superlinearly, about as n^{k:.2}"),
         (Order::Quadratic, None) => "superlinearly".into(),
     }
 }

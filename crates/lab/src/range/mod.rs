@@ -40,15 +40,15 @@ use anyhow::Result;
 use config::{DEFAULT_RUNS, KIND};
 use record::RECORD;
 use report::RangeReport;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use vmeter_model::range::{RangeRecord, RangeResult};
 use vmeter_model::run::{SessionRecord, WatchLevel};
 use vmeter_model::shard::ShardPlan;
-use vmeter_model::{MachineSpec, SCHEMA};
+use vmeter_model::SCHEMA;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
-use vmeter_session::{folder, identity};
+use vmeter_session::folder;
 use vmeter_session::{Answer, Experiment, ResumeOverrides, Shardable, Views};
 use vmeter_session::{Session, Watch};
 
@@ -72,7 +72,7 @@ pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResul
         Some(session) => resumed(session, options)?,
         None => begun(options, watch)?,
     };
-    let session = search::Search::open(session, &record, options)?.run(watch)?;
+    let session = search::Search::open(session, &record)?.run(watch)?;
     result(&session)
 }
 
@@ -80,27 +80,10 @@ pub fn range(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<RangeResul
 fn begun(options: &RangeOptions, watch: &mut Watch<'_>) -> Result<(Session, RangeRecord)> {
     let record = described(options, watch)?;
     detect::check(&record, options.runs.shard.is_some())?;
-    let planned = match options.runs.shard {
-        None => vmeter_session::record(KIND, &options.runs),
-        Some(shard) => shards::part(&record, options, shard)?,
-    };
-    let planned = SessionRecord { programs: programs(&record), ..planned };
+    let planned = shards::session(&record, options)?;
     let beside = |session: &Session| save(session, &record);
     let session = vmeter_session::begin_with(planned, &options.runs, watch, beside)?;
     Ok((session, record))
-}
-
-/// The files that the commands of a range name, beside those of its commits.
-fn programs(record: &RangeRecord) -> BTreeMap<String, String> {
-    let MachineSpec { vmm, machine, firmware, kernel, initrd, command, .. } = &record.machine;
-    let text = |path: &PathBuf| path.display().to_string();
-    let named = [kernel, initrd].into_iter().flatten().map(text);
-    let named = named.chain([vmm, machine, firmware].into_iter().flatten().cloned());
-    let build = record.build.iter().flat_map(|line| ["sh".to_owned(), "-c".into(), line.clone()]);
-    let mut found = identity::of_command(command);
-    found.extend(named.flat_map(|word| identity::of_command(&[word])));
-    found.extend(identity::of_command(&build.collect::<Vec<_>>()));
-    found
 }
 
 /// The range that every shard carries out a part of: its record, the session, the parts.

@@ -5,7 +5,6 @@ mod noisy;
 
 use super::added::{Added, Sizing};
 use super::builds::{Build, Builds};
-use super::config::RangeOptions;
 use super::decision::Taken;
 use super::detect::Needs;
 use super::{decision, levels, place, sizing, template, times};
@@ -43,12 +42,11 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// Takes up what is on disk.
-    pub fn open(session: Session, record: &'a RangeRecord, options: &RangeOptions) -> Result<Self> {
+    pub fn open(session: Session, record: &'a RangeRecord) -> Result<Self> {
         let references = template::references(&record.machine)?;
         let builds = Builds::new(record, &session.dir, references);
-        let pin = session.record.pin.as_deref().or(options.runs.pin.as_deref());
         let mut search = Search {
-            booter: Recorder::of(Vec::new(), pin)?,
+            booter: Recorder::of(Vec::new(), session.record.pin.as_deref())?,
             session,
             record,
             builds,

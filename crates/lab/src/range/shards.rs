@@ -8,12 +8,15 @@ use super::config::{RangeOptions, KIND};
 use crate::blocks;
 use crate::sweep::points::Plan;
 use anyhow::Result;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use vmeter_model::range::{Commit, RangeRecord};
 use vmeter_model::run::{SessionMachine, SessionRecord};
 use vmeter_model::shard::ShardPlan;
 use vmeter_model::sweep::Settings;
+use vmeter_model::MachineSpec;
 use vmeter_session::failure::usage;
+use vmeter_session::identity;
 
 /// What a commit's machine says of it.
 pub(super) fn parameters(commit: &Commit) -> Settings {
@@ -66,16 +69,33 @@ pub(super) fn order(record: &SessionRecord, finished: &BTreeSet<u32>) -> Vec<usi
     all
 }
 
-/// The shard of a range that is cut, as it begins.
+/// The session of a range as it begins: one shard of it, or the whole of it, whose machines and
+/// runs are planned as the search goes on.
 ///
 /// # Errors
 /// As [`cut`].
-pub(super) fn part(
-    range: &RangeRecord,
-    options: &RangeOptions,
-    shard: vmeter_model::shard::Shard,
-) -> Result<SessionRecord> {
-    let (record, mut parts) = cut(range, options, shard.of)?;
-    let own = parts.swap_remove(shard.index as usize - 1);
-    Ok(SessionRecord { shard: Some(own), ..record })
+pub(super) fn session(range: &RangeRecord, options: &RangeOptions) -> Result<SessionRecord> {
+    let programs = programs(range);
+    let planned = match options.runs.shard {
+        None => vmeter_session::record(KIND, &options.runs),
+        Some(shard) => {
+            let (record, mut parts) = cut(range, options, shard.of)?;
+            let own = parts.swap_remove(shard.index as usize - 1);
+            SessionRecord { shard: Some(own), ..record }
+        }
+    };
+    Ok(SessionRecord { programs, ..planned })
+}
+
+/// The files that the commands of a range name, beside those of its commits.
+fn programs(record: &RangeRecord) -> BTreeMap<String, String> {
+    let MachineSpec { vmm, machine, firmware, kernel, initrd, command, .. } = &record.machine;
+    let text = |path: &PathBuf| path.display().to_string();
+    let named = [kernel, initrd].into_iter().flatten().map(text);
+    let named = named.chain([vmm, machine, firmware].into_iter().flatten().cloned());
+    let build = record.build.iter().flat_map(|line| ["sh".to_owned(), "-c".into(), line.clone()]);
+    let mut found = identity::of_command(command);
+    found.extend(named.flat_map(|word| identity::of_command(&[word])));
+    found.extend(identity::of_command(&build.collect::<Vec<_>>()));
+    found
 }

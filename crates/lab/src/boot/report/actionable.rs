@@ -19,6 +19,7 @@ fn measured(of: Identity<'_>) -> Option<Named> {
     Some(match (of.kind, of.name) {
         (Kind::Vmm, "link") => registry::VMM_LINK_LOADING,
         (Kind::Kernel, "decompress") => registry::KERNEL_ENTRY,
+        (Kind::Kernel, "mitigations-and-alternatives") => registry::LOCK_PREFIXES,
         (Kind::Kernel, "ftrace_init") => registry::FTRACE_INIT,
         (Kind::Kernel, "smp_init") => registry::VCPUS,
         (Kind::Initcall, "serial8250_init") => registry::SERIAL8250_INIT,
@@ -56,7 +57,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Kernel, &["load"],               "a smaller kernel and initrd"),
     (Kind::Kernel, &["decompress"],         "uncompressed (PVH), or LZ4"),
     (Kind::Kernel, &["calibrate_delay"],    "lpj=N (kernel)"),
-    (Kind::Kernel, &["mitigations-and-alternatives"], "smaller kernel: less code to patch"),
+    (Kind::Kernel, &["mitigations-and-alternatives"], "noreplace-smp if it has 1 vCPU"),
     (Kind::Kernel, &["unpack-initrd"],      "a smaller or an uncompressed initrd"),
     (Kind::Kernel, &["wait-for-root-device"], "the root's driver built in"),
     (Kind::Kernel, &["free_initmem"],       "a smaller initrd"),
