@@ -60,7 +60,10 @@ pub(crate) fn advice(
     if cheapest.len() > 1 {
         let passes = best.len();
         let host = match told > cheapest.len() {
-            true => "; of these trackers, vmeter recommends those with the least host time",
+            true => {
+                "; of these trackers, vmeter recommends the one with the shortest `collect`, and \
+                those whose `collect` is not significantly longer"
+            }
             false => "",
         };
         reason = format!(

@@ -1,6 +1,6 @@
 //! From raw runs to the table of the patch that docs/IRQ.md cites.
 
-use crate::result::{IrqResult, IrqRow, IrqRun, IrqTotal};
+use crate::result::{IrqResult, IrqRow, IrqRun, IrqSetup, IrqTotal};
 use crate::strategy::IrqStrategy;
 use vmeter_model::Estimate;
 use vmeter_stats::{estimate, paired_ratio};
@@ -117,7 +117,10 @@ pub(crate) fn advise(result: &mut IrqResult) {
     }
     let busy = result.warnings.iter().any(|warning| warning.contains("/proc/pressure/cpu"));
     if result.setup.busy_cpus == 0 && result.setup.devices.is_empty() && !busy {
-        result.hints.push("vmeter irq --busy-cpus 3   # the same on busy CPUs".into());
+        let IrqSetup { vfs, vectors, .. } = result.setup;
+        result.hints.push(format!(
+            "vmeter irq --vfs {vfs} --vectors {vectors} --busy-cpus 3   # the same on busy CPUs"
+        ));
     }
 }
 

@@ -328,7 +328,7 @@ impl Collector<'_> {
     /// Adds a stretch on a CPU, which most are.
     pub(super) fn runs(&mut self, tid: Tid, root: u32, segment: &Segment) {
         let ticks = segment.end.saturating_sub(segment.start);
-        let mut place = self.place("end of the longest stretch on a CPU");
+        let mut place = self.place("end of the longest run");
         place.stamp = self.moment.stamp;
         let merge = self.merge;
         let is_futex = |call| merge.traits_of(call).has(Traits::FUTEX);

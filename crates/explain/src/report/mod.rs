@@ -170,6 +170,10 @@ fn words(finding: &Finding) -> String {
     let modifier = finding.modifier.map(|modifier| format!(", {}", modifier.name()));
     let modifier = modifier.unwrap_or_default();
     let saves = match finding.severity {
+        // What the trace shows may be as it is meant.
+        Severity::Low if finding.saving_share >= Severity::Medium.least_share() => {
+            " (perhaps intended)".into()
+        }
         Severity::Low => String::new(),
         severity => format!(" (could save {:.0} % or more)", 100.0 * severity.least_share()),
     };

@@ -205,7 +205,8 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     let what = match kworker + at_work {
         _ if readers > asleep - readers => "SRCU grace period waiting for readers",
         queued if queued >= own => "SRCU grace period waiting for a kworker",
-        _ => "committer waiting for a CPU after the SRCU grace period",
+        _ if resumed > woken => "idle CPU starting the committer after the SRCU grace period",
+        _ => "committer waiting for a busy CPU after the SRCU grace period",
     };
     let pieces = [
         (kworker, format!("for a kworker to run{}", behind(|c| c.kworker_followed))),

@@ -118,11 +118,16 @@ fn rest(table: &mut Table, order: &[&Row], shown: usize, report: &Report) {
 
 /// What threads did with their time, as shares of the trace.
 pub(super) fn threads(report: &Report, shown: usize) -> Table {
+    // Without VMEXITs, nobody knows what of KVM_RUN the guest had.
+    let kvm = match report.threads.iter().any(|thread| thread.guest_s.is_some()) {
+        true => "KVM",
+        false => "KVM+guest",
+    };
     let mut table = Table::new(vec![
         Column { shrinks_to: Some(16), ..Column::text("thread", 0) },
         Column::number("on a CPU", 0),
         Column::number("guest", 1),
-        Column::number("KVM", 1),
+        Column::number(kvm, 1),
         Column::number("kernel", 2),
         Column::number("user", 2),
         Column::number("runnable", 1),

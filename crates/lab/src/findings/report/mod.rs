@@ -89,8 +89,8 @@ impl<'a> FindingsReport<'a> {
             Column::name("finding"),
             Column::number("saves", 0),
             Column { shrinks_to: Some(16), ..Column::text("where", 0) }.meaning(
-                "the saving shows in a part of the boot, in the whole boot, or in the VMM's CPU \
-                    time",
+                "a part of the boot, the whole boot, or the VMM's CPU time: what vmeter compared to \
+                    decide",
             ),
             Column::number("p", 0),
             Column::text("verdict", 0).meaning(
@@ -233,9 +233,9 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "known causes of a slow boot; saves: time of a boot with the cause minus time of a \
-                boot without it, mean ± 95 % CI, not adjusted; p and verdict: adjusted for \
-                multiple comparisons; no difference: these runs show none",
+            "known causes of a slow boot; saves: time with the cause minus time without it, of \
+                what the column `where` names, mean ± 95 % CI, not adjusted; p and verdict: \
+                adjusted for multiple comparisons; no difference: these runs show none",
         );
         document.push(Block::Table(self.table()));
         let known = || self.result.rows.iter().filter(|row| is_measured(row.verdict));
