@@ -50,6 +50,13 @@ pub fn find<H: HostMemory + ?Sized>(
             true
         });
     }
+    // Which of them were not followed, nobody knows: the kernel's own log may be one.
+    if seen.infos.len().max(seen.descriptors.len()) >= MAX_FOUND {
+        return Err(Error::Ram(format!(
+            "the guest's RAM contains {MAX_FOUND} or more arrays that look like parts of kernel \
+                logs, and vmeter cannot tell which belong to the running kernel"
+        )));
+    }
     let mut dumps = log::dumps(&seen.infos, &seen.descriptors, candidates, host);
     let Some(mut dump) = dumps.pop() else {
         return Err(Error::Ram(

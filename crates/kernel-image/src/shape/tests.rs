@@ -125,6 +125,18 @@ fn a_log_that_was_copied_is_the_copy_and_two_are_none() {
 }
 
 #[test]
+fn a_log_among_more_forged_arrays_than_are_followed_is_none() {
+    let mut kernel = Kernel::new(FIRST, 13);
+    for page in 0..MAX_FOUND {
+        for n in 0..40 {
+            kernel.put(0x2000 * page + 88 * n, &[n as u64, n as u64, 7]);
+        }
+    }
+    let error = kernel.says(30).find().expect_err("who knows which").to_string();
+    assert!(error.contains("8 or more"), "{error}");
+}
+
+#[test]
 fn what_only_begins_like_a_log_is_none() {
     assert!(Kernel::new(FIRST, 13).find().is_err(), "empty RAM");
     assert!(Kernel::new(FIRST, 13).says(5).find().is_err(), "too short to be told from chance");
