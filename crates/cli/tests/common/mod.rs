@@ -77,16 +77,21 @@ impl Lab {
     }
 
     /// Runs it to its end. What measures a guest has the host for itself, since guests that boot
-    /// side by side disturb each other; what plays a machine or reads files runs beside others.
+    /// side by side disturb each other; what plays a machine runs beside others, and what reads
+    /// files beside anything.
     pub fn run(&self, arguments: &[&str]) -> Ran {
         static HOST: RwLock<()> = RwLock::new(());
         let run = || self.command(arguments).output().expect("vmeter runs").into();
-        if is_measured(arguments) {
-            let _alone = HOST.write().unwrap_or_else(PoisonError::into_inner);
-            run()
-        } else {
-            let _shared = HOST.read().unwrap_or_else(PoisonError::into_inner);
-            run()
+        match share(arguments) {
+            Share::Reads => run(),
+            Share::Plays => {
+                let _shared = HOST.read().unwrap_or_else(PoisonError::into_inner);
+                run()
+            }
+            Share::Measures => {
+                let _alone = HOST.write().unwrap_or_else(PoisonError::into_inner);
+                run()
+            }
         }
     }
 
@@ -112,17 +117,36 @@ impl Lab {
     }
 }
 
-/// True for a command that has the host for itself: what it measures is checked. Where boots are not
-/// timed, only what measures the host's KVM is.
-fn is_measured(arguments: &[&str]) -> bool {
+/// What a command needs of the host.
+enum Share {
+    /// One CPU, for a moment.
+    Reads,
+    /// What others leave it.
+    Plays,
+    /// All of it: what it measures is checked.
+    Measures,
+}
+
+/// What a command needs of the host. Where boots are not timed, only what measures the host's KVM
+/// has it for itself.
+fn share(arguments: &[&str]) -> Share {
     const READ: [&str; 9] =
         ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
     let has = |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
-    match arguments.first() {
+    let measures = match arguments.first() {
+        Some(word)
+            if READ.contains(word) && !arguments.iter().any(|w| ["--", "record"].contains(w)) =>
+        {
+            return Share::Reads
+        }
         _ if has(&["mock", "icount"]) => false,
         Some(word) if !crate::BOOTS_ALONE => ["irq", "dirty"].contains(word),
-        Some(word) if READ.contains(word) => arguments.iter().any(|w| ["--", "record"].contains(w)),
         word => word.is_some_and(|word| !word.starts_with('-')),
+    };
+    if measures {
+        Share::Measures
+    } else {
+        Share::Plays
     }
 }
 
