@@ -224,7 +224,8 @@ pub fn record<R: Recorder<Parameters = Parameters>>(
         (_, Some(_)) => (BY_KVM_OFFSET, KVM_ERROR_NS),
         (Some(Accel::Tcg), None) => ("guest TSC, 0 when the machine began to run", TCG_ERROR_NS),
         _ => (
-            "guest TSC, which was 0 at a moment between the VMM's main and the machine's start",
+            "guest TSC, which was 0 at a moment between the start of the VMM's program and the \
+                start of the machine",
             UNKNOWN_ERROR_NS,
         ),
     };

@@ -187,9 +187,9 @@ impl<'a> RangeReport<'a> {
             }
             let Some(runs) = change.sizing else {
                 return format!(
-                    " Between {} and {last}, the time rose or fell, but these runs do \
-                        not show which (estimate and 95 % CI: {by}): make more runs of each \
-                        commit (--resume with --runs N).",
+                    " The time changed between {} and {last}, but these runs do not show \
+                        whether it rose or fell (estimate and 95 % CI: {by}): make more runs of \
+                        each commit (--resume with --runs N).",
                     self.named(change.before)
                 );
             };
