@@ -75,8 +75,8 @@ pub(crate) fn advice(
     } else if told > 1 {
         reason.push_str(
             "; vmeter adds up the time to collect the dirty pages and the time of the guest's \
-                writes. By this sum, at least one other tracker is not significantly slower, but \
-                that tracker needs more host time",
+                writes. For at least one other tracker this sum is not significantly larger, but \
+                its `collect` is longer",
         );
     }
     let strategies = strategies(rows);

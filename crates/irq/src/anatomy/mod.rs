@@ -197,8 +197,8 @@ fn cause(parts: &[(Part, IrqCommitPart)], commits: &[&Call], marks: &Marks) -> S
     };
     if share(Part::Preempted) > asleep {
         let part = percent(share(Part::Preempted));
-        let text = "of the commits' time is the committing thread's wait for a CPU on which \
-            another thread runs";
+        let text = "of the commits' time passes while another thread runs on the committing \
+            thread's CPU";
         return format!("preemption: {part} {text}{}", behind(|c| c.preempted_by));
     }
     let own = woken + resumed;
