@@ -266,7 +266,7 @@ fn place(run: &mut RunRecord, request: &Request<'_>) -> Vec<String> {
     };
     let from = match lines().any(is_lost) {
         false => CLOCK_BEGAN,
-        true => "the guest logged the oldest line that is still in its log",
+        true => "the guest logged the line that is now the oldest in its log",
     };
     let is_tied = |source: &&SourceRecord| source.parameters.contains_key("tsc_offset");
     let (about, late) = match run.sources.iter().find(is_tied) {

@@ -195,7 +195,7 @@ impl<'a> RangeReport<'a> {
             };
             format!(
                 " Not confirmed: the first boots showed a change at {last}, but {runs} new boots \
-                    in all, of commits on both sides of the change, do not show it ({by})."
+                    of commits before and after it do not show it ({by})."
             )
         };
         self.result.seen_once.iter().map(one).collect()
