@@ -190,7 +190,7 @@ fn resumed(mut session: Session, options: &RangeOptions) -> Result<(Session, Ran
     let mut record = load(&session.dir)?;
     if let Some(store) = record.builds_in.as_deref().filter(|dir| !folder::is_session(dir)) {
         return Err(usage(format!(
-            "{}: \"builds_in\" names {}, but vmeter did not make this folder, so vmeter builds \
+            "{}: \"builds_in\" names {}, a folder that vmeter did not make, so vmeter builds \
                 nothing there",
             session.dir.join(RECORD).display(),
             store.display()
