@@ -341,7 +341,7 @@ impl Worker {
         match stop {
             Ok(Stop::Done(ended)) => ended,
             Ok(Stop::Deadline | Stop::Kicked) => died(format!(
-                "the guest needed more than {} s, or vmeter stopped the guest earlier",
+                "the guest did not finish within {} s, or vmeter had to stop the guest before this limit",
                 PATIENCE.as_secs()
             )),
             Err(error) => self.fault().unwrap_or_else(|| died(untold(&error))),

@@ -101,8 +101,8 @@ impl BuildSymbols {
                         kernel's log, only {best} match a symbol"
                 ),
                 n => format!(
-                    "the addresses in the kernel's log match these symbols in {n} \
-                    different ways"
+                    "the addresses in the kernel's log match these symbols at {n} \
+                    different KASLR offsets, and only one of them can be right"
                 ),
             });
         };

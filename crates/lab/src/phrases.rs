@@ -8,7 +8,7 @@ use vmeter_record::run::VMM_STDERR;
 use vmeter_render::quantity::{Quantity, Unit};
 
 /// How to read samples that are drawn as dots.
-pub(crate) const DOTS: &str = "dot: a run (larger: several); bar: the mean, which may hide dots";
+pub(crate) const DOTS: &str = "dot: a run (larger: several); bar: the mean, drawn over the dots";
 
 /// The outcome in words; `None` for one that needs none.
 pub(crate) fn outcome_text(outcome: &Outcome) -> Option<String> {

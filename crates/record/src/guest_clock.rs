@@ -191,7 +191,7 @@ pub fn share_offset(sources: &mut [SourceRecord], seen: TscOffset) {
         (source.clock, source.error_ns) = (BY_KVM_OFFSET.into(), KVM_ERROR_NS);
         if let Some(spread) = seen.tsc_offset_spread {
             source.clock =
-                format!("{BY_KVM_OFFSET}, which this host changes by up to {spread} cycles");
+                format!("{BY_KVM_OFFSET}, an offset that KVM changed by up to {spread} cycles");
         }
     }
 }

@@ -17,7 +17,7 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
     for span in &timeline.spans {
         let text = format!("{} [{}, {}] (id {})", span.name, span.start, span.end, span.id);
         if span.start > span.end || span.error_ns < 0 {
-            return Err(format!("{text}: negative length or error"));
+            return Err(format!("{text}: its length or its clock error is negative"));
         }
         let (from, to) = match span.parent {
             None => (0, timeline.total),

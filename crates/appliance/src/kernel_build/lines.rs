@@ -139,7 +139,7 @@ pub const DEBIAN: &[Line] = &[
         "\"certs/signing_key.pem\"",
         "Debian's signing key is not in the source package",
     ),
-    line("BUILD_SALT", "\"\"", "Debian's salt is the release of Debian's kernel"),
+    line("BUILD_SALT", "\"\"", "Debian's value is the release of Debian's own kernel"),
     line(
         "LOCALVERSION_AUTO",
         "n",

@@ -49,7 +49,8 @@ pub struct Irq {
     /// p99 of the VMs' set-up times (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "vfio")]
     vms: Vec<usize>,
-    /// PCI addresses of real devices that are bound to vfio-pci (default: a VM without devices).
+    /// PCI addresses of real devices that are bound to vfio-pci (default: none; vmeter then sets
+    /// up the vectors of devices that exist only as GSI routes).
     #[arg(long, value_name = "BDF", num_args = 1.., value_delimiter = ',')]
     vfio: Vec<String>,
     /// How often.

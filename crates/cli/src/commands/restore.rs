@@ -28,7 +28,8 @@ pub struct Restore {
     /// command by the path of the snapshot's folder (default: vmeter starts the VMM itself).
     #[arg(long, value_name = "CMD")]
     pub restore: Option<String>,
-    /// Where the measurement ends: line:REGEX of the guest's console, or another point of --until.
+    /// Where the measurement ends: line:REGEX of the guest's console, or another point that
+    /// `vmeter boot --until` accepts.
     /// A group (?<nonce>…) in REGEX matches a random number that the guest draws when it boots. If
     /// a restored guest prints another number than the guest in the snapshot, it has booted again
     /// instead of being restored, and the run fails.
@@ -51,8 +52,8 @@ pub struct Restore {
     /// and --cold, vmeter alternates warm and cold restores.
     #[arg(long)]
     pub warm: bool,
-    /// Write a list of pages to FILE (default: no list). A page is in the list if, in every
-    /// restore, the VMM had mapped it when the guest first answered. Each line has a file, an
+    /// Write to FILE which pages of the snapshot every restore needs (default: no list): those
+    /// that the VMM had mapped, in every restore, when the guest first answered. Each line has a file, an
     /// offset and a length.
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,

@@ -25,7 +25,7 @@ pub struct Tune {
     #[arg(long, value_name = "PCT", value_parser = share)]
     pub worth: Option<f64>,
     /// Further features that the tuned machine must keep (default: none). In any case it keeps
-    /// vCPUs, memory, disks, network cards, ready point and power-off.
+    /// vCPUs, memory, disks and network cards, still gets ready, and still powers off.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::options::word::<Keep>())]
     pub keep: Vec<Keep>,
     /// Also try these kinds of change, which make the guest or its data less safe, or replace its

@@ -15,7 +15,7 @@ pub struct Runs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub warmup: Option<u32>,
     /// Measured runs of each machine (default: 5; findings: 10; memory and migrate: 3; bench: 10,
-    /// or more to compare many machines; boot --overhead: up to 40 pairs).
+    /// or more to compare many machines; boot with --overhead: until decided, at most 40 pairs).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: Option<u32>,
     /// Seed of the random order of the runs (default: a new one, which is saved; 1 with --shard).

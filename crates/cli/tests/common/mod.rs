@@ -133,20 +133,13 @@ fn share(arguments: &[&str]) -> Share {
     const READ: [&str; 9] =
         ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
     let has = |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
-    let measures = match arguments.first() {
-        Some(word)
-            if READ.contains(word) && !arguments.iter().any(|w| ["--", "record"].contains(w)) =>
-        {
-            return Share::Reads
-        }
-        _ if has(&["mock", "icount"]) => false,
-        Some(word) if !crate::BOOTS_ALONE => ["irq", "dirty"].contains(word),
-        word => word.is_some_and(|word| !word.starts_with('-')),
-    };
-    if measures {
-        Share::Measures
-    } else {
-        Share::Plays
+    let runs_a_program = arguments.iter().any(|word| ["--", "record"].contains(word));
+    match arguments.first() {
+        Some(word) if READ.contains(word) && !runs_a_program => Share::Reads,
+        _ if has(&["mock", "icount"]) => Share::Plays,
+        Some(word) if !crate::BOOTS_ALONE && !["irq", "dirty"].contains(word) => Share::Plays,
+        Some(word) if !word.starts_with('-') => Share::Measures,
+        _ => Share::Plays,
     }
 }
 
@@ -178,7 +171,7 @@ pub fn amount(few: usize, many: usize) -> usize {
     if is_long() {
         return many;
     }
-    eprintln!("cut: {few} of {many} (all in make test-long)");
+    eprintln!("cut: {few} of {many} cases (make test-long runs all)");
     few
 }
 

@@ -410,8 +410,8 @@ impl Report for DirtyReport<'_> {
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
             let note = format!(
-                "in ns; vmeter timed its own copies of KVM's loops, in the passes that used the \
-                    tracker {told}; {WAYS}"
+                "in ns; vmeter times loops that do the same work as KVM's, in the passes that used \
+                    the tracker {told}; {WAYS}"
             );
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));

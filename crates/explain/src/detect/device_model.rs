@@ -238,9 +238,9 @@ fn on_every_cpu(
         saving,
         summary: format!("{who} makes kworkers run {functions} while the guest waits"),
         chain,
-        suggestion: "lock the hypercall buffer in memory once, not for each hypercall: a call of \
-            move_pages or mbind, and in older kernels of mlock, makes the kernel drain the page \
-            lists of every CPU or wait for every CPU; as a stop-gap, give dom0 fewer CPUs"
+        suggestion: "lock the hypercall buffer in memory once, not for each hypercall. mlock (in \
+            older kernels), move_pages and mbind make the kernel drain the page lists of every \
+            CPU, or wait for every CPU. As a stop-gap, give dom0 fewer CPUs"
             .into(),
         confirm: "trace-cmd record -C x86-tsc -e raw_syscalls -e sched -e workqueue -e irq \
             (record in dom0 too, and explain both traces, to see which call wakes the workers)"

@@ -195,9 +195,9 @@ fn lost(port: u16, times: &str) -> [String; 3] {
     [
         format!("TCP retransmits data {times} times to port {port}: packets are lost"),
         format!(
-            "TCP retransmits {times} segments to port {port} (tcp_retransmit_skb); if the peer \
-                does not acknowledge any segment after a lost segment, TCP waits 200 ms or more \
-                before it retransmits the lost segment"
+            "TCP retransmits {times} segments to port {port} (tcp_retransmit_skb); if a \
+                segment is lost and the peer acknowledges none of the segments that follow it, \
+                TCP waits 200 ms or more before it retransmits"
         ),
         "find where packets are lost: ip -s link, tc -s qdisc, nstat -az TcpRetransSegs".into(),
     ]

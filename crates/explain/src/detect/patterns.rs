@@ -126,8 +126,8 @@ fn growing_bytes(view: &View<'_>) -> Vec<Candidate> {
         let claim = format!(
             "of {} calls of {name}, the n-th moves ({} + {} × n) bytes (linear fit, R² {}). \
                 Together these calls move {} bytes, a total that grows with the square \
-                of the number of calls. The {names} calls take {}. \
-                With the same threads' calls that open, truncate or rename files, the sum is {}",
+                of the number of calls. The {names} calls take {}. Together with the calls by \
+                which the same threads open, truncate or rename files, they take {}",
             grouped(&calls.count.to_string()),
             number(growth.intercept),
             number(growth.slope),

@@ -226,7 +226,7 @@ impl Cause<'_> {
                 }
             }
             (End::Cpu(rival), None) => {
-                format!("has no CPU, which {} has", self.view.threads(rival))
+                format!("gets no CPU, because {} has it", self.view.threads(rival))
             }
             _ => self.tail(),
         }

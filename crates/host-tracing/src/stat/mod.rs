@@ -154,8 +154,8 @@ fn warnings(trace: &Counted) -> Vec<String> {
     say(
         report.tables().iter().flat_map(|(_, rows)| rows.iter()).map(|row| row.cut).sum(),
         "durations lack their beginning or end, because the recorder lost events; vmeter counts \
-            these durations, but does not time them. The number of durations is the sum of the \
-            columns \"cut\" of all tables: an exit that is in several tables adds 1 for each",
+            these durations, but does not time them. Their number is the sum of the columns \"cut\" of \
+            all tables: an exit that is in several tables counts once in each",
     );
     say(losses.uncounted_gaps, "gaps in which an unknown number of events were lost");
     say(losses.unreadable, "lines or records could not be understood");

@@ -99,8 +99,8 @@ fn merged(
     if !differences.is_empty() && !options.mixed_hosts {
         return Err(usage(format!(
             "the shards did not run under equal conditions ({}), so vmeter cannot pool their \
-                times. To merge the shards nevertheless, give --mixed-hosts: vmeter divides \
-                the times of each host by the speed factor of this host",
+                times. To merge the shards nevertheless, give --mixed-hosts: vmeter then \
+                divides each host's times by that host's own speed factor",
             differences.join("; ")
         )));
     }

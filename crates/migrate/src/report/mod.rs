@@ -19,9 +19,9 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; each round except the last ends when QEMU can send the rest within the \
-        downtime limit; the next round adds the pages that the guest wrote meanwhile; QEMU stops \
-        the guest for the last round";
+    "one run per setting; when what is left to send fits into the downtime limit, QEMU adds the \
+        pages that the guest wrote meanwhile; if all this does not fit, a new round begins; if it \
+        does, QEMU stops the guest and sends it in the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 
@@ -152,9 +152,9 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs; vmeter stops the guest at the destination. The guest at \
-                the source continues to run until both guests have written the same \
-                number of pages. vmeter then compares the RAMs",
+            "SHA-256 of both RAMs: after the migration, vmeter stops the guest at the \
+                destination, lets the guest at the source run on until it has written as many \
+                pages, and compares the two RAMs",
         ));
         facts
     }

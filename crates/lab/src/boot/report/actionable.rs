@@ -73,10 +73,10 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Initrd, &[],                     SMALLER_INITRD),
     (Kind::Systemd, &["setup"],             "fewer generators and mounts"),
     (Kind::Systemd, &["start-jobs", "stop-jobs"], "systemd's own: fewer units"),
-    (Kind::Systemd, &["restart-wait"],      "RestartSec=, or why it failed"),
+    (Kind::Systemd, &["restart-wait"],      "mend its failure, or RestartSec="),
     (Kind::Systemd, &["load-units"],        "fewer units and generators"),
     (Kind::Unit, &["dev-"],                 "early driver, fewer devices"),
-    (Kind::Unit, &["dracut-"],              "its hook, or omit_dracutmodules"),
+    (Kind::Unit, &["dracut-"],              "drop its hook: omit_dracutmodules"),
     (Kind::Unit, &["systemd-udev"],         "fewer devices, drivers and rules"),
     (Kind::Unit, &["serial-getty@", "getty@"], "look at its After= units"),
     (Kind::Unit, &["emergency."],           "what failed before it"),
@@ -100,7 +100,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
 const IN_INITRD: &str = "leave it out of the initrd";
 
 /// A unit that the run ended in the midst of: it is what was waited for.
-const UNFINISHED_UNIT: &str = "the unit's work before the run's end";
+const UNFINISHED_UNIT: &str = "look at what this unit waits for";
 
 /// A device that nobody found in its time.
 const GONE_DEVICE: &str = "nofail in fstab, or add the device";

@@ -24,8 +24,8 @@ pub(super) const SERIAL_BIOS: Finding = Finding {
     cause: registry::SGABIOS,
     what: "the firmware prints its screen to the UART as well",
     published: "260 → 0 ms (SGABIOS)",
-    stand_in: "SeaBIOS's own serial console (sercon), because no package contains SGABIOS any \
-        more",
+    stand_in: "vmeter measures SeaBIOS's own serial console (sercon): no package contains \
+        SGABIOS any more",
     expected: &["bios:overhead"],
     contrasts: &[Pair::of(&[Vmm(&["-machine", "graphics=off"])], &[])],
     price: Price::VmmOption,

@@ -76,8 +76,8 @@ pub(super) const UNCOMPRESSED: Finding = Finding {
     what: "the guest spends boot time on unpacking compressed files",
     published: "plain .ko files instead of .ko.xz save a little",
     stand_in:
-        "Debian's modules are not compressed, so vmeter compresses the whole initramfs (gzip, \
-        zstd)",
+        "Debian's modules are not compressed: to show this cause, vmeter compresses the whole \
+        initramfs instead (gzip, zstd)",
     expected: &["initcall populate_rootfs", "kernel:wait_for_initramfs"],
     contrasts: &[
         Pair::of(

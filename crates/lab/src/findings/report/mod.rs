@@ -233,9 +233,9 @@ impl<'a> FindingsReport<'a> {
     fn sections(&self, document: &mut Document) {
         document.heading(
             "Findings",
-            "known causes of a slow boot; saves: time with the cause minus time without it, of \
-                what the column `where` names, mean ± 95 % CI, not adjusted; p and verdict: \
-                adjusted for multiple comparisons; no difference: these runs show none",
+            "known causes of a slow boot. saves: how much less time the part in the column \
+                `where` takes without the cause (mean ± 95 % CI, not adjusted). p and verdict: \
+                adjusted for multiple comparisons. no difference: these runs show none",
         );
         document.push(Block::Table(self.table()));
         let known = || self.result.rows.iter().filter(|row| is_measured(row.verdict));

@@ -187,9 +187,9 @@ impl<'a> RangeReport<'a> {
             }
             let Some(runs) = change.sizing else {
                 return format!(
-                    " The time changed between {} and {last}, but these runs do not show \
-                        whether it rose or fell (estimate and 95 % CI: {by}): make more runs of \
-                        each commit (--resume with --runs N).",
+                    " The times before and since {last} differ (compared with {}), but these \
+                        runs do not show whether they rose or fell (estimate and 95 % CI: {by}): \
+                        make more runs of each commit (--resume with --runs N).",
                     self.named(change.before)
                 );
             };

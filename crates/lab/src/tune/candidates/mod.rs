@@ -52,12 +52,12 @@ impl Candidate {
                 let safe = self.remedy.is_safe_in(machine);
                 let needs = self.remedy.needs.filter(|needs| !safe && !allow.contains(needs));
                 needs.map(|needs| {
-                    format!("needs --allow {needs}: it gives up {}", self.remedy.gives_up)
+                    format!("needs --allow {needs}: this change gives up {}", self.remedy.gives_up)
                 })
             })
             .or_else(|| {
                 let kept = self.remedy.breaks.iter().find(|class| keep.contains(class))?;
-                Some(format!("--keep {kept}: it gives up {}", self.remedy.gives_up))
+                Some(format!("excluded by --keep {kept}: this change gives up {}", self.remedy.gives_up))
             })
     }
 

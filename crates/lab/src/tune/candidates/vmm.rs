@@ -79,7 +79,7 @@ fn names_board_part(machine: &OwnMachine, part: &str) -> Option<String> {
     }
     let board = machine.board().unwrap_or("pc");
     let known = ["q35", "pc"].contains(&board) || board.starts_with("pc-");
-    (!known).then(|| format!("a board {board} has it not"))
+    (!known).then(|| format!("a {board} board does not have it"))
 }
 
 pub(super) const ALL: &[Candidate] = &[
