@@ -109,7 +109,9 @@ impl Probe {
     pub fn summary(&self) -> String {
         let module = self.module.as_deref().unwrap_or("module unknown");
         match &self.ring0 {
-            Quality::Native { .. } => format!("how KVM ({module}) runs a guest's kernel mode: {}", self.ring0),
+            Quality::Native { .. } => {
+                format!("how KVM ({module}) runs a guest's kernel mode: {}", self.ring0)
+            }
             Quality::Interpreted { .. } => format!(
                 "KVM ({module}) emulates each instruction that the guest runs in kernel mode, and \
                     this is too slow to boot a kernel (kernel mode: {}; user mode: {})",

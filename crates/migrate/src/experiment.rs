@@ -151,7 +151,10 @@ impl Runner<PlannedMigration> for Migrations {
     fn run(&mut self, request: &RunRequest<'_, PlannedMigration>) -> Result<SavedMigration> {
         let at = request.planned.machine;
         let (Some(point), Some(machine)) = (self.points.get(at), self.machines.get(at)) else {
-            return Err(usage(format!("session.json: run {} is of setting {at}, which is not in the file", request.index)));
+            return Err(usage(format!(
+                "session.json: run {} is of setting {at}, which is not in the file",
+                request.index
+            )));
         };
         let begin = clock::read();
         let task = Task {

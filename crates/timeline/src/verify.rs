@@ -22,7 +22,9 @@ pub fn verify(timeline: &Timeline) -> Result<(), String> {
         let (from, to) = match span.parent {
             None => (0, timeline.total),
             Some(parent) => {
-                let parent = by_id.get(&parent).ok_or(format!("{text}: no parent before it"))?;
+                let parent = by_id
+                    .get(&parent)
+                    .ok_or(format!("{text}: its parent is not among the spans before it"))?;
                 (parent.start, parent.end)
             }
         };

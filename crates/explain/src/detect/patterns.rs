@@ -174,8 +174,8 @@ fn grows(
                 three_digits(growth.last)
             ),
             format!(
-                "before its n-th wait, {who} makes {} + {} × n calls of {name} (R² {}): the total \
-                    is quadratic in the number of waits, and all {} calls take {}",
+                "between its waits n-1 and n, {who} makes {} + {} × n calls of {name} (R² {}): the \
+                    total is quadratic in the number of waits, and all {} calls take {}",
                 three_digits(growth.intercept.max(0.0)),
                 three_digits(growth.slope),
                 three_digits(growth.r2),

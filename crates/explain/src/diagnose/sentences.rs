@@ -263,7 +263,9 @@ impl Cause<'_> {
                     (path.doer - 1, &by),
                     format!("starts {who}{how} {count} times"),
                 ),
-                None => format!("{subject} waits{inside} for {who}, started {count} times"),
+                None => {
+                    format!("{subject} waits{inside} for {who}, which was started {count} times")
+                }
             };
             // What every program does says nothing.
             return match self.ending.end {

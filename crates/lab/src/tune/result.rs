@@ -152,8 +152,8 @@ fn step(state: &State<'_>, standing: &Standing, recommended: bool) -> TuneStep {
     let alive = !matches!(standing.fate, Fate::Out(_)) && has;
     let reason = match &standing.fate {
         Fate::Out(why) => why.clone(),
-        _ if !recommended => "vmeter could not show that the tuned machine is both faster and \
-            equivalent"
+        _ if !recommended => "vmeter could not show that the tuned machine is faster and still \
+            equivalent to the original"
             .to_owned(),
         Fate::In(why) => why.clone(),
         Fate::Open => "not measured alone: the budget had no room".to_owned(),

@@ -19,9 +19,9 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting; when what is left to send fits into the downtime limit, QEMU adds the \
-        pages that the guest wrote meanwhile; if all this does not fit, a new round begins; if it \
-        does, QEMU stops the guest and sends it in the last round";
+    "one run per setting. When the remaining pages fit into the downtime limit, QEMU adds the \
+        pages that the guest wrote meanwhile. If the sum no longer fits, QEMU begins a new round. \
+        If it fits, QEMU stops the guest and sends these pages in the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 

@@ -57,7 +57,10 @@ impl Candidate {
             })
             .or_else(|| {
                 let kept = self.remedy.breaks.iter().find(|class| keep.contains(class))?;
-                Some(format!("excluded by --keep {kept}: this change gives up {}", self.remedy.gives_up))
+                Some(format!(
+                    "excluded by --keep {kept}: this change gives up {}",
+                    self.remedy.gives_up
+                ))
             })
     }
 

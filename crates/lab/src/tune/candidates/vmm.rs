@@ -22,7 +22,7 @@ fn needs_defaults(machine: &OwnMachine) -> Option<String> {
                 .into(),
         );
     }
-    (!has_serial).then(|| "no -serial names its console".into())
+    (!has_serial).then(|| "its command line has no -serial for the guest's console".into())
 }
 
 /// Why a graphics card may be used, if so.
