@@ -97,7 +97,10 @@ pub(crate) fn extract_kernel(
                 "boot/vmlinuz-VERSION and lib/modules/VERSION (name the versioned package)".into()
             }
             false => {
-                format!("the packages it depends on in the same folder: {}", missing.join(", "))
+                format!(
+                    "the packages on which it depends, in its own folder: {}",
+                    missing.join(", ")
+                )
             }
         };
         Error::NoKernel { package: deb.into(), expected }

@@ -12,7 +12,8 @@ use vmeter_model::{Accel, MachineSpec};
 /// A machine that cannot be made, or cannot be migrated.
 pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateError> {
     let refuse = |what: &str, why: &str| Err(MigrateError::Usage(format!("{what}: {why}")));
-    let own = "vmeter migrates its own guest, which it loads instead of the firmware";
+    let own =
+        "vmeter migrates its own guest, and the VMM loads this guest in place of the firmware";
     if spec.is_played() {
         return refuse(
             "--vmm mock",

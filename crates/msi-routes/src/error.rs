@@ -65,7 +65,7 @@ pub enum RouteError {
     NotExternal,
     /// A gate can be given up only where its message may go to KVM by itself.
     #[error(
-        "KVM_SIGNAL_MSI is not allowed: if the kernel has this ioctl and the seccomp filter lets \
+        "this Router does not use KVM_SIGNAL_MSI yet: if the kernel has this ioctl and the seccomp filter lets \
             it pass, call Router::set_signals(true) first"
     )]
     NoSignals,

@@ -92,7 +92,7 @@ const RUNS: &str = "Passes of each tracker (default: 3 for the workload `migrati
 const PIN: &str =
     "Numbers of the CPUs for the thread that harvests dirty pages, e.g. 1 or 0,2-3 (default: the \
         first CPU). The guests run on the remaining CPUs. In the passes of --vms, all threads \
-        share all CPUs";
+        share all CPUs of the host";
 const PREPARE: &str = "Shell command to run before each pass of each tracker";
 
 impl Dirty {

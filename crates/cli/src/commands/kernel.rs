@@ -29,7 +29,7 @@ pub enum Kernel {
     },
     /// List cached kernels, built ones first. By default, vmeter boots the newest fetched one.
     List,
-    /// Build a kernel from Debian's sources, out of tree. An interrupted build resumes.
+    /// Build a kernel from Debian's sources, out of tree. Run it again to resume an interrupted build.
     Build(Build),
     /// Find which kernel options slow the boot down, and build a kernel without them.
     Diet(Box<Diet>),

@@ -113,7 +113,7 @@ fn vmeter_saves_and_restores_by_their_apis() {
         format!(
             "vmeter restore --vmm {name} --method {methods} --kernel /boot/vmlinux --memory 256 --warmup 1 \
              --runs 3 --timeout 600 --color never --long --export-json /tmp/j\n\
-             echo \"L1: {name}: $?\"; cat /tmp/j >/dev/ttyS1; rm -rf /tmp/state; ls /tmp\n"
+             echo \"L1: {name}: $?\"; cat /tmp/j >/dev/ttyS1; rm -rf /tmp/state\n"
         )
     };
     let script: String = std::iter::once(BEGIN.to_owned()).chain(found.iter().map(each)).collect();

@@ -258,8 +258,8 @@ impl<'a> IrqReport<'a> {
         (!off.is_empty()).then(|| {
             format!(
                 "For {}, the measured time at {} vectors differs from the fit by more than a \
-                    factor of {OFF}. Either the growth changes between the fitted numbers of \
-                    vectors and this number, or other programs delayed this measurement.",
+                    factor of {OFF}. Either the time grows differently beyond the numbers of \
+                    vectors that the fit used, or other programs delayed this measurement.",
                 off.join(", "),
                 grouped(&at.vectors.to_string())
             )

@@ -193,7 +193,7 @@ fn remarks(machine: &Restored) -> Vec<String> {
     if unproven > 0 {
         let pattern = prepare::until(&machine.runs.machine.spec).ok().and_then(|u| u.pattern());
         let why = match pattern.is_some_and(|pattern| proof::asks(&pattern)) {
-            true => "--create printed no line with the nonce that --ready asks for",
+            true => "the command of --create printed no line with the nonce that --ready asks for",
             false => {
                 "to prove that it was restored, a guest can print a random number that it draws \
                     at boot: --ready 'line:… (?<nonce>…)'"

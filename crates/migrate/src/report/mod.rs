@@ -154,7 +154,7 @@ impl<'a> MigrateReport<'a> {
             value,
             "SHA-256 of both RAMs: after the migration, vmeter stops the guest at the \
                 destination, lets the guest at the source run on until it has written as many \
-                pages, and compares the two RAMs",
+                pages as that one, and compares the two RAMs",
         ));
         facts
     }

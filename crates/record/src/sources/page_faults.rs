@@ -181,7 +181,7 @@ impl Live for Recording {
         let Some((text, parameters)) = self.found else { return Ok(None) };
         let io = |error| SourceError::Io { path: self.path.clone(), error };
         std::fs::write(&self.path, text).map_err(io)?;
-        let clock = "CLOCK_MONOTONIC by perf's events";
+        let clock = "CLOCK_MONOTONIC, as stamped by perf";
         Ok(Some(recorder::record::<PageFaults>(&[FILE], clock, ERROR_NS, &parameters)))
     }
 }

@@ -53,7 +53,7 @@ pub enum Format {
     Perfetto,
     /// An object a line (.jsonl, .ndjson, .json).
     Jsonl,
-    /// A line an event (.csv).
+    /// One line per event (.csv).
     Csv,
     /// As `trace-cmd report` prints (.txt).
     Text,

@@ -24,9 +24,9 @@ pub(super) fn document(document: &mut Document, versus: &Versus, shown: usize) {
     document.answer = match found.first() {
         None => format!("No difference found between {a} and {b}."),
         Some(first) => format!(
-            "{} {a} and {b}, differ in {} of {} rows. The durations differ in {slower} of the \
+            "{} {a} and {b} differ in {} of {} rows. The durations differ in {slower} of the \
              differing rows. The total time differs most in the row of {} {}.",
-            if versus.is_of_two() { "Two recordings," } else { "Two machines, recorded in" },
+            if versus.is_of_two() { "The recordings" } else { "The machines recorded in" },
             found.len(),
             versus.rows.len(),
             kind(first.table),

@@ -286,7 +286,7 @@ impl<'a> SweepReport<'a> {
 
     fn break_blocks(&self, explained: &ExplainedBreak, detail: Detail, document: &mut Document) {
         let [from, to] = explained.between;
-        let title = format!("Why between {} {from} and {to}", explained.parameter);
+        let title = format!("What changes between {} {from} and {to}", explained.parameter);
         document.heading(title, "a comparison of the two points, as `vmeter diff` makes it");
         if let Some(table) = self.jump_table(explained) {
             document.push(Block::Table(table));
