@@ -98,7 +98,7 @@ pub(crate) fn extract_kernel(
             }
             false => {
                 format!(
-                    "the packages on which it depends, in its own folder: {}",
+                    "beside it, in the same folder, the packages on which it depends: {}",
                     missing.join(", ")
                 )
             }

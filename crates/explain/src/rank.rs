@@ -72,7 +72,8 @@ fn without_numbers(text: &str) -> String {
 fn besides(part: &Candidate) -> Link {
     let share = part.way.first().map_or(0.0, |step| step.share.min(1.0));
     let (kind, share) = (part.why.kind().name(), brief_percent(share));
-    let claim = format!("a further cause ({kind}, {share} of its time): {}", part.summary);
+    let claim =
+        format!("a further cause ({kind}, {share} of the subject's time): {}", part.summary);
     let evidence = part.chain.first().map(|link| link.evidence.clone()).unwrap_or_default();
     Link { claim, evidence }
 }

@@ -67,6 +67,6 @@ fn amount(few: usize, many: usize) -> usize {
     if std::env::var_os("VMETER_LONG").is_some_and(|value| value == "1") {
         return many;
     }
-    println!("cut: {few} of {many} cases (make test-long runs all)");
+    println!("cut: {few} of {many} cases run (make test-long runs all)");
     few
 }

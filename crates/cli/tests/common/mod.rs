@@ -171,7 +171,7 @@ pub fn amount(few: usize, many: usize) -> usize {
     if is_long() {
         return many;
     }
-    eprintln!("cut: {few} of {many} cases (make test-long runs all)");
+    eprintln!("cut: {few} of {many} cases run (make test-long runs all)");
     few
 }
 

@@ -164,7 +164,7 @@ fn a_crash_is_never_faster() {
     // The other way round: a gate whose baseline is a crash proves nothing.
     let ran = boot(off, &["--baseline", text(&bad), "--fail-if-slower", "3"]);
     assert_eq!(ran.status, 2, "{}\n{}", ran.stdout, ran.stderr);
-    assert!(ran.stderr.contains("no run reached its end"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no run of this saved session reached its end"), "{}", ran.stderr);
     let ran = guests.lab.run(&["diff", text(&base), text(&bad), "--fail-if-slower", "3"]);
     assert_eq!(ran.status, 2, "{}", ran.stdout);
     assert!(ran.stderr.contains("did not end in the same way"), "{}", ran.stderr);

@@ -28,7 +28,8 @@ pub fn check(baseline: &Path) -> Result<()> {
     };
     if !finished.iter().any(|(_, run)| counts(run)) {
         return Err(usage(format!(
-            "--baseline {}: no run reached its end, so there is nothing to compare with",
+            "--baseline {}: no run of this saved session reached its end, so there is nothing to \
+                compare with",
             baseline.display()
         )));
     }

@@ -152,9 +152,9 @@ impl<'a> MigrateReport<'a> {
         facts.push(Fact::new(
             "memory after",
             value,
-            "SHA-256 of both RAMs: after the migration, vmeter stops the guest at the \
-                destination, lets the guest at the source run on until it has written as many \
-                pages as that one, and compares the two RAMs",
+            "SHA-256 of both RAMs. After the migration, vmeter stops the guest at the \
+                destination. vmeter then lets the guest at the source run until both guests \
+                have written the same number of pages, and compares the two RAMs",
         ));
         facts
     }

@@ -73,7 +73,7 @@ const REMEDIES: &[(Kind, &[&str], &str)] = &[
     (Kind::Initrd, &[],                     SMALLER_INITRD),
     (Kind::Systemd, &["setup"],             "fewer generators and mounts"),
     (Kind::Systemd, &["start-jobs", "stop-jobs"], "systemd's own: fewer units"),
-    (Kind::Systemd, &["restart-wait"],      "mend its failure, or RestartSec="),
+    (Kind::Systemd, &["restart-wait"],      "fix its failure, lower RestartSec="),
     (Kind::Systemd, &["load-units"],        "fewer units and generators"),
     (Kind::Unit, &["dev-"],                 "early driver, fewer devices"),
     (Kind::Unit, &["dracut-"],              "drop its hook: omit_dracutmodules"),
