@@ -182,7 +182,7 @@ fn what_is_not_allowed_or_must_be_kept_is_never_started() {
         assert!(lines.iter().all(|line| !line.contains(word)), "{word}: {lines:?}");
     }
     let why = step(&plain, "i8042-probe")["reason"].as_str().expect("words");
-    assert!(why.starts_with("--keep input"), "{why}");
+    assert!(why.starts_with("excluded by --keep input"), "{why}");
     let why = step(&plain, "audit")["reason"].as_str().expect("words");
     assert!(why.starts_with("needs --allow insecure"), "{why}");
     let allowed = asked(&lab, &script, &["--seed", "5", "--allow", "insecure"]);

@@ -58,7 +58,13 @@ pub(crate) fn grow<'a>(facts: &RunIndex<'a>) -> (Anchors<'a>, Growing<'a>) {
     };
     match turns.first().filter(|_| loads) {
         Some(first) => path.to(named("vmm:init"), Some(first.stamp)),
-        None => path.to(named("vmm:init+vmm:load"), runs),
+        None => match asked(facts, path.at.at).filter(|_| runs.is_some()) {
+            Some(asked) => {
+                path.to(named("vmm:init"), Some(asked));
+                path.to(named(LOAD), runs);
+            }
+            None => path.to(named("vmm:init+vmm:load"), runs),
+        },
     }
     load(&mut path, &turns, wrapper.is_none());
     let killed = |w: &EventKind| matches!(w, EventKind::VmmExiting | EventKind::VmmKilled);
@@ -172,6 +178,19 @@ fn load<'a>(path: &mut Path<'a>, turns: &[Turn<'a>], alone: bool) {
         before = this.or(before);
     }
     devices.into_iter().for_each(|device| path.tree.place(device));
+}
+
+/// When its launcher first asked the VMM for something by its API: a VMM that loads when asked has
+/// loaded nothing before.
+fn asked<'a>(facts: &RunIndex<'a>, after: Ns) -> Option<Stamp<'a>> {
+    let requests = facts.seen.iter().filter_map(|seen| match seen.what {
+        EventKind::Launched { what, ns } if what.contains(" /") => {
+            let stamp = Stamp::of(seen);
+            Some(Stamp { at: stamp.at.saturating_sub(*ns), ..stamp })
+        }
+        _ => None,
+    });
+    requests.filter(|stamp| stamp.at >= after).min_by_key(|stamp| stamp.at)
 }
 
 /// What the launcher does, beside what the VMM does.
@@ -305,6 +324,14 @@ mod tests {
             phases(&timeline)[2..],
             [("vmm:init+vmm:load", 94), ("guest:until-ready", 200), ("unattributed", 0)]
         );
+
+        // It was asked to load after 60 ms, and answered after 90 ms.
+        let what = "PUT /snapshot/load".to_owned();
+        events.push(event(90, "launcher", EventKind::Launched { what, ns: 30 * MS }));
+        let timeline = build(&events, &run());
+        verify(&timeline).expect("it tiles");
+        let expected = [("vmm:init", 54), ("vmm:load", 40), ("guest:until-ready", 200)];
+        assert_eq!(phases(&timeline)[2..5], expected);
     }
 
     fn of(timeline: &Timeline, name: &str) -> Option<Ns> {
