@@ -70,7 +70,7 @@ fn a_kernel_in_three_packages_is_whole_with_all_of_them() {
     part("linux-base", &[&format!("{below}/config"), &format!("{below}/modules.order")]);
     part("linux-binary", &[&format!("{below}/vmlinuz")]);
     let error = fetched(&deb).expect_err("its modules are missing").to_string();
-    assert!(error.contains(&format!("in the same folder: linux-modules-{VERSION}")), "{error}");
+    assert!(error.contains(&format!("on which it depends: linux-modules-{VERSION}")), "{error}");
     part("linux-modules", &[&format!("{below}/kernel/fs/a.ko")]);
     let kernel = fetched(&deb).expect("fetched");
     assert_eq!(kernel.version, VERSION);

@@ -204,7 +204,9 @@ fn what_a_kernel_offers_is_not_needed_to_name_what_it_does() {
     let begun = Instant::now();
     let shaped = shape::find(&all, &ram, read_ns).expect("a log of this shape");
     println!("found by its shape in {} MiB in {:?}", all[0].length >> 20, begun.elapsed());
-    assert_eq!(shaped.records(), log.records(), "the same log, with and without symbols");
+    // The RAM is a file that the guest wrote to until QEMU ended, a moment after vmeter read its log.
+    let (shapes, logs) = (shaped.records(), log.records());
+    assert_eq!(shapes.get(..logs.len()), Some(&logs[..]), "the same log, with and without symbols");
     compare("no trace", &full, &without(&lab, "trace", &["guest-ftrace"], (None, &grew)));
     let poor = without(&lab, "types", &["guest-ftrace"], (Some(&shaped), &grew));
     compare("no trace, types, variables", &full, &poor);

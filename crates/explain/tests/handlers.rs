@@ -99,7 +99,7 @@ fn a_process_each_time_is_no_burst_of_its_calls() {
         let first = first(spawns(forks));
         assert_eq!(word(&first), "child-process", "{first:#?}");
         assert!(
-            first.summary.contains("waits in") && first.summary.contains("true, started"),
+            first.summary.contains("waits in") && first.summary.contains("true, which was started"),
             "{first:#?}"
         );
     }

@@ -135,7 +135,7 @@ mod tests {
         }
         assert_eq!(barred("timer-check", &[], &[Keep::Acpi]), None);
         let why = barred("small-firmware", &[], &[Keep::Firmware]).expect("kept");
-        assert!(why.starts_with("--keep firmware"), "{why}");
+        assert!(why.starts_with("excluded by --keep firmware"), "{why}");
         let line = MachineSpec { append: vec!["nokaslr".into()], ..spec };
         let machine = OwnMachine::played(&line);
         let entry = all().into_iter().find(|c| c.id() == "kernel-entry").expect("PVH");
