@@ -158,7 +158,8 @@ fn one_finding_has_the_parts_of_its_subject() {
     let result = trace.explain();
     let first = &result.findings[0];
     assert!(first.summary.contains("first (20), which computes"), "{:#?}", result.findings);
-    let part = first.chain.iter().find(|link| link.claim.starts_with("a further cause (user-cpu, 3"));
+    let part =
+        first.chain.iter().find(|link| link.claim.starts_with("a further cause (user-cpu, 3"));
     assert!(part.is_some_and(|part| part.claim.contains("second (30)")), "{first:#?}");
     let about = result.findings.iter().filter(|finding| finding.subject == first.subject);
     assert_eq!((about.count(), first.besides.len()), (1, 1), "{:#?}", result.findings);
