@@ -46,14 +46,37 @@ pub(crate) fn changed(
         match *change {
             Change::Kernel(words) => spec.append.push(words.to_owned()),
             Change::Vmm(words) => spec.vmm_arg.extend(words.iter().map(|w| (*w).to_owned())),
-            Change::Machine(name) => spec.machine = Some(name.to_owned()),
+            Change::Machine(name) => set(&mut spec.machine, "q35".into(), name.into()),
             Change::Firmware(name) => spec.firmware = Some(name.to_owned()),
-            Change::Init(name) => spec.init = Some(name.to_owned()),
-            Change::Root(name) => spec.root = Some(name.to_owned()),
-            Change::Smp(n) => spec.smp = Some(n),
-            Change::RootPorts(n) => spec.pcie_root_ports = Some(n),
+            Change::Init(name) => set(&mut spec.init, "minimal".into(), name.into()),
+            Change::Root(name) => set(&mut spec.root, "initramfs".into(), name.into()),
+            Change::Smp(n) => set(&mut spec.smp, 1, n),
+            Change::RootPorts(n) => set(&mut spec.pcie_root_ports, 0, n),
             Change::Make(make) => make(builder, &mut spec)?,
         }
     }
     Ok(spec)
+}
+
+/// Sets an option, unless its default says the same: a machine that is written otherwise is no other machine.
+fn set<T: PartialEq>(option: &mut Option<T>, default: T, value: T) {
+    if *option.as_ref().unwrap_or(&default) != value {
+        *option = Some(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::set;
+
+    #[test]
+    fn what_a_machine_has_by_default_is_not_set() {
+        let mut vcpus = None;
+        set(&mut vcpus, 1, 1);
+        assert_eq!(vcpus, None);
+        set(&mut vcpus, 1, 2);
+        assert_eq!(vcpus, Some(2));
+        set(&mut vcpus, 1, 1);
+        assert_eq!(vcpus, Some(1));
+    }
 }

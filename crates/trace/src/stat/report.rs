@@ -121,6 +121,8 @@ pub struct Report {
     pub slice_s: Option<f64>,
     /// Sum of the vCPUs' time that shares rest on, s.
     pub vcpu_time_s: Option<f64>,
+    /// Shares of accesses and exits are of the guest vCPUs' recorded time, not of the trace's duration.
+    pub shares_of_vcpus: bool,
     /// Events by name.
     pub counts: BTreeMap<String, u64>,
     /// Ports.
@@ -329,6 +331,7 @@ pub(super) fn build(stats: &Stats, reader: &dyn EventReader, cpu_hz: Option<f64>
         tick_s: scale.seconds,
         slice_s: scale.of(stats.slicer.length() as f64),
         vcpu_time_s: scale.of(vcpu_ticks).filter(|s| *s > 0.0),
+        shares_of_vcpus: vcpu_ticks > 0.0,
         counts,
         ..Report::default()
     };
@@ -345,11 +348,13 @@ fn vcpu_ticks(kernel: &Kernel) -> f64 {
     let linux: f64 = threads.flat_map(|t| t.times.iter().skip(1)).map(|&ticks| ticks as f64).sum();
     let xen = &kernel.walk.xen;
     let guests = xen.domains().flat_map(|domain| xen.vcpus(domain)).filter(|(_, v)| v.exits() > 0);
-    let ticks = |id: VcpuId| -> u128 {
-        let runstates = kernel.tables.vcpus.get(&id).map(|(runstates, _)| runstates.sorted());
-        runstates.unwrap_or_default().iter().map(|(_, cell)| cell.time.total()).sum()
-    };
-    linux + guests.map(|(id, _)| ticks(id) as f64).sum::<f64>()
+    let runstates = |id: VcpuId| kernel.tables.vcpus.get(&id).map(|(runstates, _)| runstates);
+    linux + guests.filter_map(|(id, _)| runstates(id)).map(all_ticks).sum::<f64>()
+}
+
+/// The time of all rows.
+fn all_ticks(table: &Table) -> f64 {
+    table.sorted().iter().map(|(_, cell)| cell.time.total() as f64).sum()
 }
 
 fn fill_kernel(report: &mut Report, stats: &Stats, reader: &dyn EventReader, scale: &Scale) {
@@ -440,15 +445,16 @@ fn fill_xen(report: &mut Report, stats: &Stats, scale: &Scale) {
     for domain in xen.domains() {
         let common = tables.domains.get(&domain);
         let state = |state: u64| named(DOMAIN_RUNSTATES[state as usize]);
-        let rows = common.map(|common| scale.table(common, state)).unwrap_or_default();
+        let own = |table: &Table| Scale { whole: all_ticks(table), ..*scale };
+        let rows = common.map(|common| own(common).table(common, state)).unwrap_or_default();
         report.runstates.push(Runstates { domain, rows, ..Runstates::default() });
         for ((_, number), vcpu) in xen.vcpus(domain) {
             let (runstates, ways) = tables.vcpus.get(&(domain, number)).unwrap_or(&none);
             report.runstates.push(Runstates {
                 domain,
                 vcpu: Some(number),
-                rows: scale.table(runstates, |state| named(Xen::runstate_name(state))),
-                runnable: scale.table(ways, |way| named(WAYS[way as usize])),
+                rows: own(runstates).table(runstates, |state| named(Xen::runstate_name(state))),
+                runnable: own(runstates).table(ways, |way| named(WAYS[way as usize])),
             });
             if domain != IDLE_DOMAIN {
                 report.threads.push(xen_times((domain, number), vcpu, runstates, scale));

@@ -40,6 +40,7 @@ pub fn kvm() -> Report {
         tick_s: Some(1e-9),
         slice_s: Some(0.01),
         vcpu_time_s: Some(2.0),
+        shares_of_vcpus: true,
         counts: [("kvm_exit".to_owned(), 5000), ("kvm_pio".to_owned(), 800)].into(),
         ports: vec![port(0x1f0, "read", 2e-5), port(0x1f7, "write", 4e-3)],
         mmio: vec![Row {

@@ -43,6 +43,8 @@ const THREADS: &str =
         \"not recorded\": no event shows what the thread did; vmeter assumes that a thread stays \
         in its last state until the trace ends";
 
+const RUNSTATES: &str = "each time is the mean of a visit; share: of this vCPU's recorded time";
+
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
     ("ports", "Ports", "time of the VMEXIT around each access"),
@@ -78,18 +80,18 @@ impl TraceStatReport<'_> {
             document.heading(trace.file, answer(report));
         }
         let shown = self.rows_shown(detail);
-        if !report.threads.is_empty() {
+        if report.duration_s.is_some() && !report.threads.is_empty() {
             document.heading("Time by thread", lossy(report, THREADS));
             document.push(Block::Table(tables::threads(report, shown)));
+        }
+        if let Some(columns) = columns(report) {
+            document.push(Block::Paragraph(columns));
         }
         let guests = |r: &&Runstates| r.vcpu.is_some() && r.domain != IDLE_DOMAIN;
         for runstates in report.runstates.iter().filter(guests) {
             let title = format!("Runstates of {}", tables::xen_name(runstates));
-            document.heading(title, lossy(report, "time in each state"));
+            document.heading(title, lossy(report, RUNSTATES));
             document.push(Block::Table(tables::rows(&runstates.rows, report, shown)));
-        }
-        if let Some(columns) = columns(report) {
-            document.push(Block::Paragraph(columns));
         }
         for ((_, rows), (_, title, note)) in report.tables().into_iter().zip(SECTIONS) {
             if !rows.is_empty() {
@@ -124,20 +126,21 @@ fn columns(report: &TraceReport) -> Option<String> {
         );
     }
     if any(|row| row.share.is_some()) {
-        let of = match report.vcpu_time_s {
-            Some(s) => format!(
-                "share = part of the vCPUs' recorded time ({}); in the rows of system calls, \
+        let time = report.vcpu_time_s.map(|s| format!(" ({})", compact_seconds(s)));
+        notes.push(match report.shares_of_vcpus {
+            true => format!(
+                "share = part of the vCPUs' recorded time{}; in the rows of system calls, \
                  interrupts and kernel work items, share = part of the trace's duration",
-                compact_seconds(s)
+                time.unwrap_or_default()
             ),
-            None => "share = part of the trace's duration".to_owned(),
-        };
-        notes.push(of);
+            false => "share = part of the trace's duration".to_owned(),
+        });
     }
     if any(|row| row.ratio_to_peers.is_some()) {
         notes.push(
             "vs peers = this row's mean ÷ the median of its peers' means (peers: the table's other \
-            rows; for a read, only the other reads; for a write, only the other writes)"
+            rows; for a read, only the other reads; for a write, only the other writes; at least \
+            3 peers)"
                 .to_owned(),
         );
     }

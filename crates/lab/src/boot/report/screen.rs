@@ -224,7 +224,8 @@ impl BootReport<'_> {
             let unknown = things.iter().take(LARGEST).any(|thing| {
                 thing.cause.is_some_and(|id| known.iter().all(|cause| cause.id != id))
             });
-            let rest = if unknown { "; no bound for the other remedies" } else { "" };
+            let rest =
+                if unknown { "; unknown for the other remedies, until measured" } else { "" };
             let sum = if known.len() > 1 { "sums of their spans" } else { "the sum of its spans" };
             let saves = format!("at most {}{more} ({sum}){rest}", named.join(", "));
             facts.push(Fact::new("could save", saves, ""));

@@ -282,7 +282,8 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.exact() {
             document.heading(
                 "In virtual time",
-                "one boot each; one instruction counts as one nanosecond",
+                "one boot each; one instruction counts as one nanosecond; only pairs of machines with one \
+                    vCPU",
             );
             document.push(Block::Table(table));
         }
