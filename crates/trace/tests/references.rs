@@ -104,6 +104,12 @@ fn every_row_of_xenalyze_is_found_in_the_xen_trace() {
         check(&format!("{port:x} {direction}"), report.ports.iter().find(row), *figures);
     }
     assert_eq!(want.runstates.len(), 37);
+    // A vCPU is in one state at a time, one of dom0 too.
+    assert!(report.shares_of_vcpus);
+    for vcpu in report.runstates.iter().filter(|r| r.vcpu.is_some() && !r.rows.is_empty()) {
+        let all: f64 = vcpu.rows.iter().filter_map(|row| row.share).sum();
+        assert!((all - 1.0).abs() < 1e-9, "d{}v{:?}: {all}", vcpu.domain, vcpu.vcpu);
+    }
     for ((domain, vcpu, name), figures) in &want.runstates {
         let of = report.runstates.iter().find(|r| (r.domain, r.vcpu) == (*domain, *vcpu));
         let of = of.expect("a domain or vCPU");
