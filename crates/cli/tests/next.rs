@@ -96,8 +96,8 @@ fn of_a_vm_that_ends_the_last_poll_is_kept() {
     let Some((_, image)) = kernel() else { return };
     let lab = Lab::new();
     let name = format!("vmeter-ends-{}", std::process::id());
-    // With -no-reboot its panic ends the VMM, 5 s later: an unoptimised vmeter takes seconds to find a kernel.
-    let launcher = launcher(&lab, &name, &image, "5");
+    // With -no-reboot its panic ends the VMM, 10 s later: an unoptimised vmeter takes seconds to find a kernel.
+    let launcher = launcher(&lab, &name, &image, "10");
     let saved = lab.path("saved");
     let words = ["boot", "--next", "--match", &name, "--until", "line:nobody says this"];
     let ran = lab.run(&[&words[..], &["--save", text(&saved), "--", text(&launcher)]].concat());
