@@ -96,17 +96,6 @@ fn a_guest_that_its_vmm_restored_did_not_boot() {
 /// The phases that a restore by these VMMs has.
 const PHASES: [&str; 4] = ["vmm:link", "vmm:init", "vmm:load-state", "guest:until-ready"];
 
-/// Whether a machine has a phase, alone or with another from which nothing shows where it ends. What a
-/// host with one CPU loads at once is one phase, `vmm:load`.
-fn has(machine: &Value, phase: &str) -> bool {
-    let is_phase = |part: &str| part == phase || part == "vmm:load" && phase.starts_with(part);
-    let phases = machine["phases"].as_array().expect("phases").iter();
-    phases
-        .filter(|p| p["estimate"]["mean"].as_f64() > Some(0.0))
-        .filter_map(|p| p["name"].as_str())
-        .any(|name| name.split('+').any(is_phase))
-}
-
 /// In a host whose clock counts its instructions: one whose clock is this host's can drown in timer
 /// interrupts when this host is slow, and then neither it nor its guest gets any further.
 #[test]
@@ -143,7 +132,10 @@ fn vmeter_saves_and_restores_by_their_apis() {
             let label = machine["label"].as_str().expect("a label");
             assert_eq!(machine["proofs"], json!(["nonce", "nonce", "nonce"]), "{name} {label}");
             for phase in PHASES {
-                assert!(has(machine, phase), "{name} {label}: {phase} {}", machine["phases"]);
+                // What Firecracker loads on a host with one CPU is loaded before vmeter sees a file open.
+                let at_once = if phase == "vmm:load-state" { "vmm:load" } else { phase };
+                let of = |phase| super::common::phase(machine, phase);
+                assert!(of(phase).max(of(at_once)) > 0.0, "{name} {label}: {phase}");
             }
         }
         for run in result["runs"].as_array().expect("runs") {

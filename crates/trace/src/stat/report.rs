@@ -450,11 +450,12 @@ fn fill_xen(report: &mut Report, stats: &Stats, scale: &Scale) {
         report.runstates.push(Runstates { domain, rows, ..Runstates::default() });
         for ((_, number), vcpu) in xen.vcpus(domain) {
             let (runstates, ways) = tables.vcpus.get(&(domain, number)).unwrap_or(&none);
+            let of_vcpu = own(runstates);
             report.runstates.push(Runstates {
                 domain,
                 vcpu: Some(number),
-                rows: own(runstates).table(runstates, |state| named(Xen::runstate_name(state))),
-                runnable: own(runstates).table(ways, |way| named(WAYS[way as usize])),
+                rows: of_vcpu.table(runstates, |state| named(Xen::runstate_name(state))),
+                runnable: of_vcpu.table(ways, |way| named(WAYS[way as usize])),
             });
             if domain != IDLE_DOMAIN {
                 report.threads.push(xen_times((domain, number), vcpu, runstates, scale));
