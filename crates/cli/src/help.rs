@@ -335,7 +335,7 @@ const SCREENS: &[Screen] = &[
             ("threshold", "Shortest initcall to consider, e.g. 500us [default: 1ms]"),
             ("from", "Saved boot of the full kernel [default: boot now]"),
             ("machine", "q35, pc, microvm or pvh [default: q35]"),
-            ("runs", "Boots of each kernel in the last comparison"),
+            ("runs", "Boots of each kernel to compare their times at the end"),
         ],
         &["vmeter kernel diet --dry-run --machine pvh", "vmeter kernel diet --threshold 500us"],
     ),

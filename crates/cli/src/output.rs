@@ -196,7 +196,9 @@ pub fn show(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<
 /// As [`show`].
 pub fn done(answer: &dyn Answer, views: &Views, out: &Output) -> anyhow::Result<Status> {
     show(answer, views, out)?;
-    Ok(if answer.has_failed() { Status::Bad } else { Status::Good })
+    let Some(why) = answer.failure() else { return Ok(Status::Good) };
+    eprintln!("vmeter: exit status 1: {}", vmeter_render::text::neutralise(&why));
+    Ok(Status::Bad)
 }
 
 /// Prints a line of a command that has no report.

@@ -206,7 +206,8 @@ impl Answer for DirtyResult {
         Box::new(DirtyReport::new(self))
     }
 
-    fn has_failed(&self) -> bool {
-        self.checked_bits > 0 && !self.verified
+    fn failure(&self) -> Option<String> {
+        let differ = self.checked_bits > 0 && !self.verified;
+        differ.then(|| "a tracker's bits differ from the pages that the guest wrote".to_owned())
     }
 }

@@ -38,7 +38,7 @@ fn native(ring: u8) -> Result<Ring, DirtyError> {
         return Ok(kind);
     }
     let hint = if ring == 0 && found.ring3.is_native() {
-        "ring 3 is native: use --ring 3"
+        "guest code runs natively only in ring 3: use --ring 3"
     } else {
         "run this command on a host with VMX or SVM, or enable nested virtualisation"
     };

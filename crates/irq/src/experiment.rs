@@ -120,8 +120,9 @@ impl Answer for IrqResult {
         Box::new(IrqReport::new(self))
     }
 
-    fn has_failed(&self) -> bool {
+    fn failure(&self) -> Option<String> {
         let lost = |d: &IrqDelivery| d.arrived != d.raised || d.stray > 0;
-        self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost)
+        let any = self.totals.iter().filter_map(|total| total.delivery.as_ref()).any(lost);
+        any.then(|| "interrupts were lost, or arrived at a wrong vector".to_owned())
     }
 }

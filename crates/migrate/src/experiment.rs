@@ -241,10 +241,21 @@ impl Answer for MigrateResult {
 
     /// A migration that did not arrive, or arrived with other memory. Where a side was killed:
     /// a guest that is not where it should be.
-    fn has_failed(&self) -> bool {
-        self.runs.iter().any(|run| {
-            let differs = run.seen.verification.as_ref().is_some_and(|v| !v.equal);
-            differs || !run.seen.is_as_it_should(self.setup.killed)
-        })
+    fn failure(&self) -> Option<String> {
+        let of = self.runs.len();
+        let count = |bad: &dyn Fn(&Migration) -> bool| {
+            self.runs.iter().filter(|run| bad(&run.seen)).count()
+        };
+        let differ = |run: &Migration| run.verification.as_ref().is_some_and(|v| !v.equal);
+        let missed = |run: &Migration| !run.is_as_it_should(self.setup.killed);
+        let wanted = match self.setup.killed {
+            None => "completed",
+            Some(_) => "left the guest where it should be",
+        };
+        match (count(&differ), count(&missed)) {
+            (0, 0) => None,
+            (0, n) => Some(format!("{} of {of} migrations {wanted} (warm-ups included)", of - n)),
+            (n, _) => Some(format!("the guest's memory differed after {n} of {of} migrations")),
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::failure::usage;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use vmeter_model::run::Outcome;
 use vmeter_render::Report;
 
 /// What of a result is shown besides its summary. Kinds without such a view ignore it.
@@ -25,9 +26,19 @@ pub trait Answer {
     /// The result for the outputs.
     fn report(&self, views: &Views) -> Box<dyn Report + '_>;
 
-    /// True if the answer is bad: a guest that never got to its ready point, say. Commands
-    /// that measure then exit with 1.
-    fn has_failed(&self) -> bool;
+    /// Why the answer is bad, in one line: a guest that never got to its ready point, say.
+    /// Commands that measure print it and exit with 1. Nothing if the answer is good.
+    fn failure(&self) -> Option<String>;
+}
+
+/// How many of these runs failed, and how; nothing if all are done.
+pub fn failed_runs<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<String> {
+    let all: Vec<&Outcome> = outcomes.collect();
+    let failed = all.iter().filter(|outcome| ***outcome != Outcome::Done);
+    let words: BTreeSet<&str> = failed.clone().map(|outcome| outcome.word()).collect();
+    let words = words.into_iter().collect::<Vec<_>>().join(", ");
+    (!words.is_empty())
+        .then(|| format!("{} of {} runs failed ({words})", failed.count(), all.len()))
 }
 
 /// A kind of experiment. One file each, and a line in the registry.

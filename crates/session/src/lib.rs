@@ -30,7 +30,7 @@ pub mod trust;
 
 pub use dirs::{cache_dir, fresh_dir, is_saved, latest, state_dir};
 pub use execute::{execute, one_run, RunRequest, Runner};
-pub use experiment::{Answer, Experiment, Shardable, Views, NOT_CUT};
+pub use experiment::{failed_runs, Answer, Experiment, Shardable, Views, NOT_CUT};
 pub use interrupt::{During, Interrupt};
 pub use measurement::{carry_out, Measurement};
 pub use options::{begin, begin_with, pinned, record, RunOptions};

@@ -36,7 +36,7 @@ pub struct Restore {
     #[arg(long, value_name = "WHAT", conflicts_with = "until")]
     pub ready: Option<String>,
     /// With --create: a file of the snapshot; may be repeated (default: all files in {image}, and
-    /// each file outside of {image} that --create wrote and --restore names).
+    /// each file outside of {image} that the command --create wrote and whose path is in the command --restore).
     #[arg(long, value_name = "FILE", requires = "create")]
     pub image: Vec<PathBuf>,
     /// Ways to restore, separated by commas; vmeter uses them in turn (default: all that this VMM

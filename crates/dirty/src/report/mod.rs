@@ -16,8 +16,9 @@ use vmeter_render::tone::Tone;
 use vmeter_render::{Field, Records, Report};
 
 /// The strategies, as the publication has them.
-const WAYS: &str = "get_org: original harvest loop, get_opt: optimised harvest loop, switch_opt: \
-    swap of bitmaps without a copy";
+const WAYS: &str = "get_org: original harvest loop; at each read, of a clean slot too, it \
+    allocates a bitmap and waits for all CPUs; get_opt: optimised harvest loop; switch_opt: swap of \
+    bitmaps without a copy";
 const SUMMARY: &str = "ns, medians";
 /// Said of several that are recommended.
 const NO_WINNER: &str = " (no significant difference)";

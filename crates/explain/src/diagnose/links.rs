@@ -160,7 +160,7 @@ fn link(view: &View<'_>, path: &Path, at: usize, level: &PathSegment) -> Link {
     let time = view.time(whole as f64);
     let role = match (at, view.is_beyond(), path.root) {
         (0, true, _) => format!("{name}, {time} more than in the other trace"),
-        (_, true, _) => format!("{name}, waited for {time} longer"),
+        (_, true, _) => format!("{name}, which waited {time} longer"),
         (0, _, Frame::Life(_) | Frame::Thread(..)) => format!("{name}, seen for {time}"),
         (0, ..) => format!("{name}, {time} in all"),
         _ => format!("{name}, waited for {time}"),

@@ -94,12 +94,12 @@ impl Step {
             }
             Step::Start(by, f, Some(before)) => {
                 let (by, function, before) = (thread(by), function(f), thread(before));
-                format!("{by} begins {function}, on a CPU that ran {before} until then")
+                format!("{by} begins {function} (before: {before})")
             }
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),
             Step::Run(before) => {
-                format!("committer runs, on a CPU that ran {} until then", thread(before))
+                format!("committer runs (before: {})", thread(before))
             }
             Step::Exit => "ioctl returns".into(),
         }

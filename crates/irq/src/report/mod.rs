@@ -400,7 +400,7 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
     };
     Outline {
         legend: "The steps of one commit. The number after \"+\" is the time since the ioctl \
-            began."
+            began; \"before\": the thread that its CPU ran until then."
             .into(),
         roots: vec![root],
     }

@@ -22,7 +22,7 @@ pub enum VfioError {
     },
     /// The IOMMU does not know it.
     #[error(
-        "{address} is in no IOMMU group, which VFIO requires. Enable VT-d or AMD-Vi in \
+        "{address} is not in an IOMMU group, but VFIO requires one. Enable VT-d or AMD-Vi in \
          the firmware, and on Intel boot this host with intel_iommu=on. If this host is a VM, \
          it needs a virtual IOMMU (QEMU: -device intel-iommu,intremap=on, with -machine \
          q35,kernel-irqchip=split)"

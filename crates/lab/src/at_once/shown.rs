@@ -121,8 +121,8 @@ impl<A: Answer> Answer for AtOnce<A> {
         Box::new(WithLevels { inner: self.answer.report(views), levels: &self.levels })
     }
 
-    fn has_failed(&self) -> bool {
-        self.answer.has_failed()
+    fn failure(&self) -> Option<String> {
+        self.answer.failure()
     }
 }
 

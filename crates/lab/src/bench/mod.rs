@@ -355,7 +355,10 @@ impl Answer for Shown<BenchResult> {
         Box::new(BenchReport::new(&self.0))
     }
 
-    fn has_failed(&self) -> bool {
-        self.0.machines.iter().any(|machine| !machine.failures.is_empty())
+    fn failure(&self) -> Option<String> {
+        match self.0.machines.iter().map(|machine| machine.failures.len()).sum::<usize>() {
+            0 => None,
+            n => Some(format!("{n} boots failed")),
+        }
     }
 }

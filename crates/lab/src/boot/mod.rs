@@ -31,7 +31,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
 use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, Session};
-use vmeter_session::{Answer, Experiment, Shardable, Views, Watch};
+use vmeter_session::{failed_runs, Answer, Experiment, Shardable, Views, Watch};
 
 /// Boots, saves, analyses.
 ///
@@ -207,7 +207,7 @@ impl Answer for Shown<BootResult> {
         Box::new(BootReport { result: &self.0, view })
     }
 
-    fn has_failed(&self) -> bool {
-        self.0.runs.iter().any(|run| run.record.outcome != Outcome::Done)
+    fn failure(&self) -> Option<String> {
+        failed_runs(self.0.runs.iter().map(|run| &run.record.outcome))
     }
 }

@@ -231,7 +231,7 @@ impl Answer for Shown<FindingsResult> {
 
     /// A machine of a finding that does not boot makes it inapplicable, with the reason; only the
     /// one that was asked about must.
-    fn has_failed(&self) -> bool {
-        self.0.baseline.is_none()
+    fn failure(&self) -> Option<String> {
+        self.0.baseline.is_none().then(|| "your machine did not boot".to_owned())
     }
 }

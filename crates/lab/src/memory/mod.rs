@@ -169,7 +169,13 @@ impl Answer for Shown<MemoryResult> {
         Box::new(MemoryReport::new(&self.0))
     }
 
-    fn has_failed(&self) -> bool {
-        self.0.has_failed()
+    fn failure(&self) -> Option<String> {
+        let moments = self.0.machines.iter().flat_map(|machine| &machine.moments);
+        match moments.map(|moment| moment.failures.len()).sum::<usize>() {
+            0 => None,
+            n => {
+                Some(format!("vmeter could not read the memory of {n} boots, because they failed"))
+            }
+        }
     }
 }

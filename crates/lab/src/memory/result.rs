@@ -31,14 +31,6 @@ pub struct MemoryResult {
     pub saved_in: String,
 }
 
-impl MemoryResult {
-    /// True if a run did not reach its moment.
-    pub fn has_failed(&self) -> bool {
-        let mut moments = self.machines.iter().flat_map(|machine| &machine.moments);
-        moments.any(|moment| !moment.failures.is_empty())
-    }
-}
-
 /// A machine at its moments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineMemory {

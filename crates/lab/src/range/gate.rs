@@ -31,7 +31,10 @@ pub fn gates(result: &RangeResult, limit: &Limit) -> Vec<Gate> {
         let name = match change.shape {
             ChangeShape::Step => name(*last),
             ChangeShape::Tail => {
-                format!("the mean boot at {} and later commits (slow boots included)", name(*last))
+                format!(
+                    "the mean boot time at {} and later commits (slow boots included)",
+                    name(*last)
+                )
             }
             ChangeShape::Creep => {
                 format!("{} (compared with {}; a creep)", name(*last), name(change.before))

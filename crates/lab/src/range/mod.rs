@@ -268,7 +268,8 @@ impl Answer for Shown<RangeResult> {
     }
 
     /// There is nothing to compare; a shard alone has nothing.
-    fn has_failed(&self) -> bool {
-        self.0.verdict == vmeter_model::RangeVerdict::NotMeasurable
+    fn failure(&self) -> Option<String> {
+        (self.0.verdict == vmeter_model::RangeVerdict::NotMeasurable)
+            .then(|| "fewer than two commits could be measured".to_owned())
     }
 }

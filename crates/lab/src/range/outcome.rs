@@ -273,7 +273,11 @@ fn hints(record: &RangeRecord, session: &Session, found: &Found) -> Vec<String> 
         {
             let (a, b) = (format!("{dir}#{a}"), format!("{dir}#{b}"));
             let (a, b) = (shell::quote(&a), shell::quote(&b));
-            hints.push(format!("vmeter diff {a} {b}  # the spans and times that differ"));
+            let what = match record.run.is_some() {
+                true => "how the times of the two commits differ",
+                false => "the spans and times that differ",
+            };
+            hints.push(format!("vmeter diff {a} {b}  # {what}"));
             let between = (named(change.before), change.commits.last().and_then(|c| named(*c)));
             if let (Some(a), Some(b)) = between {
                 let repo = shell::quote(&record.repo);

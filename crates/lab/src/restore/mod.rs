@@ -48,7 +48,7 @@ use vmeter_model::{MachineSpec, ResolvedOption};
 use vmeter_render::Report;
 use vmeter_session::failure::{host, usage};
 use vmeter_session::{cache_dir, carry_out, Measurement, ResumeOverrides, RunOptions, Session};
-use vmeter_session::{Answer, Experiment, Shardable, Views, Watch, NOT_CUT};
+use vmeter_session::{failed_runs, Answer, Experiment, Shardable, Views, Watch, NOT_CUT};
 
 const KIND: &str = "restore";
 /// Restores are watched in one way only.
@@ -463,8 +463,9 @@ impl Answer for Shown<RestoreResult> {
         Box::new(RestoreReport::new(&self.0, views))
     }
 
-    fn has_failed(&self) -> bool {
-        self.0.has_failed()
+    fn failure(&self) -> Option<String> {
+        let all = self.0.machines.iter().map(|machine| &machine.runs).chain(&self.0.boot);
+        failed_runs(all.flat_map(|result| &result.runs).map(|run| &run.record.outcome))
     }
 }
 

@@ -68,15 +68,6 @@ impl Restored {
     }
 }
 
-impl RestoreResult {
-    /// True if a run did not get to its end.
-    pub fn has_failed(&self) -> bool {
-        let all = self.machines.iter().map(|machine| &machine.runs).chain(&self.boot);
-        let mut runs = all.flat_map(|result| &result.runs);
-        runs.any(|run| run.record.outcome != Outcome::Done)
-    }
-}
-
 /// The result of a saved session.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::RunOptions;
 use vmeter_session::{carry_out, envelope, SavedRun, Session, Watch};
-use vmeter_session::{Answer, Experiment, Shardable, Views};
+use vmeter_session::{failed_runs, Answer, Experiment, Shardable, Views};
 use vmeter_stats::{estimate, Rule};
 
 /// Breaks that are explained, the largest first.
@@ -351,8 +351,7 @@ impl Answer for Shown<SweepResult> {
         Box::new(SweepReport::new(&self.0))
     }
 
-    fn has_failed(&self) -> bool {
-        let mut runs = self.0.points.iter().flat_map(|point| &point.runs);
-        runs.any(|run| run.outcome != Outcome::Done)
+    fn failure(&self) -> Option<String> {
+        failed_runs(self.0.points.iter().flat_map(|point| &point.runs).map(|run| &run.outcome))
     }
 }

@@ -172,7 +172,7 @@ impl Answer for Shown<TuneResult> {
     }
 
     /// That nothing is to be gained is an answer; that the machine does not boot is none.
-    fn has_failed(&self) -> bool {
-        self.0.before.is_none()
+    fn failure(&self) -> Option<String> {
+        self.0.before.is_none().then(|| "the original machine did not boot".to_owned())
     }
 }

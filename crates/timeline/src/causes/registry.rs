@@ -115,6 +115,12 @@ causes! {
     GRACE_PERIODS = "grace-periods", "user space waits for RCU";
     KERNEL_OPTIONS = "kernel-options", "initcalls of kernel options that the guest does not need";
     KERNEL_MINIMAL = "kernel-minimal", "a distribution's kernel where a minimal one would do";
+    TRACEFS = "tracefs", "the kernel makes thousands of files for tracers";
+    BPF_FUNCTIONS = "bpf-functions", "the kernel parses its types to offer functions to BPF";
+    KDF_TEST = "kdf-test", "the self-test of a key derivation function";
+    SLAB_FILES = "slab-files", "a folder of files in /sys/kernel/slab for each slab cache";
+    CMOS_CLOCK = "cmos-clock", "the driver of the CMOS clock";
+    CERTIFICATES = "certificates", "the kernel loads its own certificates";
     MODULE_PROBES = "module-probes", "modules probe their devices one after another";
 }
 

@@ -43,7 +43,9 @@ const THREADS: &str =
         \"not recorded\": no event shows what the thread did; vmeter assumes that a thread stays \
         in its last state until the trace ends";
 
-const RUNSTATES: &str = "each time is the mean of a visit; share: of this vCPU's recorded time";
+const RUNSTATES: &str = "each time is the mean of all visits; share: of this vCPU's recorded time";
+/// Xen's `vcpu_runstate_change`: a vCPU that can't run and is not blocked by itself.
+const OFFLINE: &str = "; offline: paused, or waiting for the device model";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
@@ -90,7 +92,9 @@ impl TraceStatReport<'_> {
         let guests = |r: &&Runstates| r.vcpu.is_some() && r.domain != IDLE_DOMAIN;
         for runstates in report.runstates.iter().filter(guests) {
             let title = format!("Runstates of {}", tables::xen_name(runstates));
-            document.heading(title, lossy(report, RUNSTATES));
+            let offline = runstates.rows.iter().any(|row| row.name == "offline");
+            let note = format!("{RUNSTATES}{}", if offline { OFFLINE } else { "" });
+            document.heading(title, lossy(report, &note));
             document.push(Block::Table(tables::rows(&runstates.rows, report, shown)));
         }
         for ((_, rows), (_, title, note)) in report.tables().into_iter().zip(SECTIONS) {
@@ -129,7 +133,7 @@ fn columns(report: &TraceReport) -> Option<String> {
         let time = report.vcpu_time_s.map(|s| format!(" ({})", compact_seconds(s)));
         notes.push(match report.shares_of_vcpus {
             true => format!(
-                "share = part of the vCPUs' recorded time{}; in the rows of system calls, \
+                "share = part of the recorded time of the guest's vCPUs{}; in the rows of system calls, \
                  interrupts and kernel work items, share = part of the trace's duration",
                 time.unwrap_or_default()
             ),

@@ -44,6 +44,8 @@ const REASONS: usize = 2;
 const REASON_LINES: usize = 6;
 /// From this share of the time on in which the VMM, or some task, waits for a CPU a host is busy.
 const BUSY: f64 = 0.5;
+/// Names the fact with the command that measures the causes.
+const MEASURE: &str = "measure it";
 /// Marks in theirs.
 const MARKS: usize = 3;
 
@@ -71,6 +73,10 @@ impl BootReport<'_> {
         if rows > 0 {
             document.heading("Largest with a remedy", self.brief_note());
             document.push(Block::Table(largest));
+        }
+        if rows == 0 {
+            // It says of which of them each cause is.
+            facts.iter_mut().filter(|f| f.name == MEASURE).for_each(|f| f.note.clear());
         }
         // Without things, their heading's lines are free as well.
         let heading = if rows > 0 { 0 } else { 2 };
@@ -280,7 +286,7 @@ impl BootReport<'_> {
         let note = ids.iter().filter_map(about).collect::<Vec<_>>().join(", ");
         let machine = if own { " -- \u{2026}" } else { "" };
         (!ids.is_empty()).then(|| {
-            Fact::new("measure it", format!("vmeter findings {}{machine}", ids.join(" ")), note)
+            Fact::new(MEASURE, format!("vmeter findings {}{machine}", ids.join(" ")), note)
         })
     }
 

@@ -88,12 +88,15 @@ impl BootReport<'_> {
         }
         if all().any(|activity| activity.seen_in < self.shown_runs().len()) {
             notes.push(
-                "in runs: how many runs have the activity on their critical path; the mean counts 0 \
-                for the other runs",
+                "in runs: in how many runs vmeter saw the activity on the critical path; the mean \
+                counts 0 for the other runs",
             );
         }
         if all().any(|activity| Identity::of(&activity.name).kind == Kind::Several) {
-            notes.push("a+b: time of a and b together, because no marker shows where a ends");
+            notes.push(
+                "a+b: time of a and b together, because no marker shows where a ends; a row \
+                named a has the time of a before a+b begins",
+            );
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {
             notes.push(

@@ -99,7 +99,6 @@ pub(super) const CRYPTO_TESTS: Finding = Finding {
         predicts: &[
             Part::Span("initcall crypto_algapi_init", 0.7, 1.0),
             Part::Span("initcall crypto_selftests", 0.7, 1.0),
-            Part::Span("initcall crypto_kdf108_init", 0.0, 1.0),
             Part::Span("initcall *_mod_init", 0.0, 0.9),
         ],
         ..Remedy::FREE

@@ -260,10 +260,15 @@ impl<'a> FindingsReport<'a> {
             document.push(Block::Facts(titles));
         }
         if let Some(table) = self.parts() {
+            let contrasts = || self.result.rows.iter().flat_map(|row| &row.contrasts);
+            let turned = contrasts().any(|c| c.name.contains(" instead of "));
+            let order = if turned { "; in \"a instead of b\", b has the cause" } else { "" };
             document.heading(
                 "Variants",
-                "saves: as above, for each pair of machines; negative: the boot without the cause \
-                    takes longer; in \"a instead of b\", b is the machine with the cause",
+                format!(
+                    "saves: as above, for each pair of machines; negative: the boot without the \
+                        cause takes longer{order}"
+                ),
             );
             document.push(Block::Table(table));
         }
@@ -283,7 +288,8 @@ impl<'a> FindingsReport<'a> {
             document.heading(
                 "In virtual time",
                 "one boot each; one instruction counts as one nanosecond; only pairs of machines with one \
-                    vCPU",
+                    vCPU; most of it in: the phase of the boot with the largest saving; there: the \
+                    saving in that phase",
             );
             document.push(Block::Table(table));
         }

@@ -203,7 +203,9 @@ impl Report for MemoryReport<'_> {
         let samples = self.rows().map(|(_, moment, _)| moment.samples.len()).max().unwrap_or(0);
         let of = match samples {
             0 | 1 => "each row is one boot".to_owned(),
-            n => format!("each row is the boot with the median RSS of {n} boots"),
+            n => {
+                format!("each row has {n} boots of its own, and shows the one with the median RSS")
+            }
         };
         let guests = self.guest_table();
         if !guests.rows.is_empty() {

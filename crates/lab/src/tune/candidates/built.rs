@@ -32,6 +32,16 @@ pub(super) const ALL: &[Candidate] = &[
         remedy: Remedy {
             changes: &[UserChange::Make("vmeter's minimal kernel", files::minimal_kernel)],
             gives_up: "all kernel options except those that vmeter's guest needs",
+            breaks: &[
+                Keep::Kernel,
+                Keep::Hotplug,
+                Keep::Network,
+                Keep::Display,
+                Keep::Input,
+                Keep::Usb,
+                Keep::Debug,
+                Keep::Suspend,
+            ],
             conflicts: &["kernel-options"],
             ..KERNEL
         },

@@ -2,6 +2,7 @@
 //! findings` measures by a pair of machines stand in its catalogue; the others here, as data.
 
 mod built;
+mod initcalls;
 mod kernel;
 mod vmm;
 
@@ -26,7 +27,10 @@ pub(crate) fn all() -> Vec<Candidate> {
         UserRemedy::Never(_) => None,
     });
     let others = [vmm::ALL, built::ALL].into_iter().flatten().copied();
-    others.chain(known).chain(kernel::ALL.iter().copied()).collect()
+    others
+        .chain(known)
+        .chain([kernel::ALL, initcalls::ALL].into_iter().flatten().copied())
+        .collect()
 }
 
 /// Known causes that nothing is tried for, and why: (id, title, reason).

@@ -256,8 +256,8 @@ impl Builder<'_> {
     fn root_image(&self) -> Result<(PathBuf, u64), MachineError> {
         let path = self.request.root_image.ok_or_else(|| {
             MachineError::Combination(
-                "--root dax, nvdimm and virtio-blk need an image of a root file system, and none was \
-                 made; use --root initramfs"
+                "--root dax, nvdimm and virtio-blk need an image of a root file system, and vmeter has \
+                 made none for this boot; use --root initramfs"
                     .into(),
             )
         })?;
