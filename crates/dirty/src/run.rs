@@ -186,7 +186,7 @@ impl Passes {
     ) -> Result<Data, DirtyError> {
         let unknown = || {
             DirtyError::Options(format!(
-                "run {}: this session has no guests for this run",
+                "run {}: the session does not have the guests that this run needs",
                 request.index
             ))
         };

@@ -112,8 +112,8 @@ impl Limit {
         let seen = seen(&typical, mean.as_ref(), None);
         self.decided(name, &typical, mean.as_ref(), &seen).unwrap_or_else(|| {
             let why = format!(
-                "even two sessions of one machine differ, and more runs of these two sessions do \
-                    not show how large that difference is; {instead}"
+                "any two sessions of one machine differ; two sessions do not show how large such \
+                    differences usually are, even with more runs; {instead}"
             );
             self.untold(name, "two sessions", &seen, &why)
         })

@@ -55,7 +55,7 @@ pub fn describe(spec: &MachineSpec, cache: &Path) -> Result<Machine, MigrateErro
     let request = Request { spec: &asked, cache, kernel: None, initrd: None, root_image: None };
     let mut machine = backend::describe(&request)?;
     if !machine.abilities().monitor {
-        return refuse("this VMM", "only QEMU's migration is known");
+        return refuse("this VMM", "vmeter can migrate only the guests of QEMU");
     }
     check_command(&spec)?;
     machine.chosen.retain(|c| !matches!(c.what.as_str(), "firmware" | "kernel" | "root"));

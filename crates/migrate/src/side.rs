@@ -3,9 +3,9 @@
 vmeter_base::words! {
     /// Which of the two.
     pub enum Side {
-        /// Where the guest is.
+        /// The VMM that the guest leaves.
         Source = "source",
-        /// Where it goes.
+        /// The VMM that the guest moves to.
         Destination = "destination",
     }
 }

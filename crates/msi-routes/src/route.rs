@@ -46,7 +46,7 @@ pub(crate) trait Home: Send + Sync {
 /// next commit, or is overwritten by it. To remove many at once, use
 /// [`Batch::remove`](crate::Batch::remove).
 #[derive(Clone)]
-#[must_use = "dropping the handle removes the route, closes its gate and detaches its irqfd"]
+#[must_use = "dropping the handle removes the route, detaches its irqfd, and ends delivery through its `Gate`"]
 pub struct Route(pub(crate) Arc<RouteInner>);
 
 pub(crate) struct RouteInner {

@@ -56,7 +56,7 @@ impl Table {
 
     /// As the ioctl takes it.
     pub(crate) fn routes(&self) -> &Routing {
-        self.routes.as_ref().expect("put back by set_len")
+        self.routes.as_ref().expect("the table has its routes outside of set_len")
     }
 
     pub(crate) fn entries(&self) -> &[kvm_irq_routing_entry] {
@@ -64,7 +64,7 @@ impl Table {
     }
 
     fn entries_mut(&mut self) -> &mut [kvm_irq_routing_entry] {
-        self.routes.as_mut().expect("put back by set_len").0.as_mut_slice()
+        self.routes.as_mut().expect("the table has its routes outside of set_len").0.as_mut_slice()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -74,7 +74,8 @@ impl Table {
     /// FamStructWrapper's own resizing reallocates; the buffer here has room for the limit.
     fn set_len(&mut self, len: usize) {
         assert!(len <= self.position.len(), "the pool limits the number of routes");
-        let mut raw = self.routes.take().expect("put back by set_len").0.into_raw();
+        let mut raw =
+            self.routes.take().expect("the table has its routes outside of set_len").0.into_raw();
         raw[0].nr = len as u32;
         self.len = len;
         // SAFETY: the buffer was laid out by KvmIrqRouting::new for `limit` entries, all of

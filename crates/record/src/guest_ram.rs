@@ -193,8 +193,8 @@ impl GuestKernel {
         drop(found);
         self.known = here.own;
         let info = self.known.as_ref().map(|known| &known.0).or(self.info.as_ref());
-        let info =
-            info.ok_or_else(|| SourceError::Other("the kernel's file is not open".into()))?;
+        let info = info
+            .ok_or_else(|| SourceError::Other("vmeter has not opened the kernel's file".into()))?;
         let ram = MappedRam::new(here.located.regions, &host);
         Guest::new(&ram, info, here.located.place).and_then(|guest| look(&guest)).map_err(failed)
     }

@@ -117,7 +117,7 @@ pub fn execute<P: Planned, R: Runner<P>>(
     let (finished, warnings) = session.finished_as::<R::Run>()?;
     let finished: BTreeSet<u32> = finished.iter().map(|(_, run)| run.index()).collect();
     for warning in &warnings {
-        watch.progress.warn(&format!("{warning}: this run is repeated"));
+        watch.progress.warn(&format!("{warning}: vmeter repeats this run"));
     }
     let plan = &session.record.plan;
     let own: Option<BTreeSet<u32>> =

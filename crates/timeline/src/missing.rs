@@ -143,9 +143,9 @@ const KERNEL_UNSEEN: &str =
         the kernel then logs its initcalls";
 /// The same where its log has no place in time.
 const UNPLACED: &str =
-    "vmeter saw the kernel, but does not know the times of its log's lines. With TCG, --watch \
-     full records the times of initcalls; without `quiet`, the console shows the time of each \
-     line";
+    "vmeter saw the kernel, but does not know the times of its log's lines. With TCG, \
+     `--watch full` records the times of initcalls; without `quiet`, the console shows the time of \
+     each line";
 /// The same where it was told to trace.
 const UNTRACED: &str =
     "vmeter saw the kernel, but not what it did. Its command line had trace_event=initcall:*, but \

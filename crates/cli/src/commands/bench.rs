@@ -26,8 +26,8 @@ pub struct Bench {
     #[arg(long, value_name = "SPEC", allow_hyphen_values = true)]
     pub vs: Vec<String>,
     /// Run often enough to detect a difference of PCT percent. vmeter computes the number of runs
-    /// from the noise of the first runs, but makes at most --runs runs (default: exactly --runs
-    /// runs).
+    /// from the noise of the first runs, but makes at most --runs runs. Without --detect, vmeter
+    /// makes exactly --runs runs.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive)]
     pub detect: Option<f64>,
     /// Start N VMs at once, and repeat that --runs times. With N,M,… vmeter does this for each

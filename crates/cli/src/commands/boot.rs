@@ -41,8 +41,8 @@ pub struct Boot {
     #[arg(long, value_name = "DIR")]
     pub baseline: Option<PathBuf>,
     /// Run often enough to detect a difference of PCT percent from --baseline. vmeter computes the
-    /// number of runs from the noise of the first runs, but makes at most --runs runs (default:
-    /// exactly --runs runs).
+    /// number of runs from the noise of the first runs, but makes at most --runs runs. Without
+    /// --detect, vmeter makes exactly --runs runs.
     #[arg(long, value_name = "PCT", value_parser = crate::options::positive, conflicts_with = "overhead")]
     pub detect: Option<f64>,
     /// Start N VMs at once, and repeat that --runs times. With N,M,… vmeter does this for each

@@ -74,7 +74,7 @@ pub struct Dirty {
     /// compute at how many dirty pages another tracker becomes the fastest.
     #[arg(long)]
     no_fit: bool,
-    /// For each N in LIST, e.g. 1,8,32, also measure N VMs at once, and show p50 and p99 of the
+    /// Also measure N VMs at once, for each number N in LIST (e.g. 1,8,32), and show p50 and p99 of the
     /// times to query a tracker and to harvest (default: none).
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     vms: Vec<usize>,

@@ -52,7 +52,7 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Boot a machine several times and account for every millisecond.
+    /// Boot a machine several times and show where the time goes.
     Boot(boot::Boot),
     /// Time whole boots without recording them, and compare machines.
     Bench(bench::Bench),

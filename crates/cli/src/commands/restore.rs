@@ -52,8 +52,8 @@ pub struct Restore {
     /// and --cold, vmeter alternates warm and cold restores.
     #[arg(long)]
     pub warm: bool,
-    /// Write to FILE which pages of the snapshot every restore needs (default: no list): those
-    /// that the VMM had mapped, in every restore, when the guest first answered. Each line has a file, an
+    /// Write to FILE a list of the snapshot's pages that every restore needs (default: write no
+    /// list). A restore needs a page if the VMM had mapped it by the guest's first answer. Each line has a file, an
     /// offset and a length.
     #[arg(long, value_name = "FILE")]
     pub prefetch_list: Option<PathBuf>,

@@ -30,7 +30,7 @@ fn a_trace_does_not_differ_from_itself_and_differs_from_another() {
     assert!(shown.contains("The recordings"), "{shown}");
     let refused = lab.run(&["trace", "stat", text(&fast), text(&slow), "--vs", text(&fast)]);
     assert_eq!(refused.status, 2);
-    assert!(refused.stderr.contains("2 traces without --vs and 1"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("2 traces before --vs and 1"), "{}", refused.stderr);
 }
 
 #[test]

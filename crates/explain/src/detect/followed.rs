@@ -56,8 +56,8 @@ fn threads(view: &View<'_>) -> Vec<Followed> {
         let because = match named {
             Some(true) if view.is_called(group) => "its name was given (--comm)".to_string(),
             Some(true) => {
-                "its process or its parent process has another thread, which --comm names (vmeter \
-                counts two threads as one process if one wakes the other by futex)"
+                "--comm names another thread of its process or of its parent process (if one thread \
+                wakes another by futex, vmeter takes both for one process)"
                     .to_string()
             }
             Some(false) => continue,

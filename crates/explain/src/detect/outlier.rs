@@ -19,8 +19,8 @@ pub fn outlier(view: &View<'_>, key: Key) -> Option<Candidate> {
     };
     let claim = format!(
         "{name}: {own}; the median is {} for {} others, so this one takes {} times as much. \
-            If each of its {} {} took only the median time of its peers, they would \
-            together take {} less. This difference is {} of the traced time",
+            If each of these {} {} took only the median time of the peers, all of them \
+            together would take {} less. This difference is {} of the traced time",
         view.time(peers.typical),
         peers.count,
         three_digits(peers.ratio),

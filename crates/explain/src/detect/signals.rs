@@ -13,8 +13,8 @@ use vmeter_trace::ops::Sign;
 const LEAST: (u64, f64) = (200, 500.0);
 /// How long handlers take, where it is not recorded when they begin.
 const NOT_KNOWN: &str =
-    "each of unknown length (to measure it, also record signal:signal_deliver); all signals together take at most the \
-        thread's CPU time";
+    "the trace does not show how long each handler ran (also record signal:signal_deliver); all \
+        handlers together took at most the thread's CPU time";
 /// What one costs the thread beside its handler, s: the interrupt, and the frame built.
 const COST_S: f64 = 3e-6;
 /// Calls that send signals.

@@ -86,7 +86,7 @@ impl SmallAccesses {
             key: Some(key),
             saving: subject.total,
             summary: format!(
-                "the guest {verb} {register} unit by unit: each of {count} {verb} costs {what}; together \
+                "the guest {verb} {register} in small pieces: each of {count} {verb} costs {what}; together \
                     they take {} of the traced time",
                 brief_percent(share),
             ),

@@ -62,9 +62,9 @@ pub fn stat(options: &StatOptions) -> Result<TraceStats> {
     let (ours, theirs) = (options.files.len(), options.vs.len());
     if theirs > 0 && (ours == 1) != (theirs == 1) {
         return Err(usage(format!(
-            "--vs: found {ours} traces without --vs and {theirs} with --vs. To compare two \
-                recordings, give one trace of each machine. To compare the machines, give at \
-                least two traces of each (FILE FILE --vs OTHER --vs OTHER)"
+            "found {ours} traces before --vs and {theirs} after --vs. To compare two \
+                recordings, give one trace before --vs and one after it. To compare two machines, \
+                give at least two traces of each (FILE FILE --vs OTHER --vs OTHER)"
         )));
     }
     let devices = options.mtree.as_deref().map(read_map).transpose()?;

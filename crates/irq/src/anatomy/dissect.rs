@@ -94,12 +94,12 @@ impl Step {
             }
             Step::Start(by, f, Some(before)) => {
                 let (by, function, before) = (thread(by), function(f), thread(before));
-                format!("{by} begins {function} (before: {before})")
+                format!("{by} begins {function} (until then: {before})")
             }
             Step::Wake(by) => format!("{} wakes committer", thread(by)),
             Step::Run(0) => "committer runs".into(),
             Step::Run(before) => {
-                format!("committer runs (before: {})", thread(before))
+                format!("committer runs (until then: {})", thread(before))
             }
             Step::Exit => "ioctl returns".into(),
         }

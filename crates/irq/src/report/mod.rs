@@ -347,8 +347,8 @@ impl<'a> IrqReport<'a> {
             "Inside the commits",
             format!(
                 "from one traced run of each strategy; tracing adds time, and it can also save \
-                time, because it keeps CPUs from going idle; %: share of the time in \
-                KVM_SET_GSI_ROUTING{before}"
+                time, because it keeps CPUs from going idle; 100 % is the whole time that \
+                KVM_SET_GSI_ROUTING took{before}"
             ),
         );
         document.push(Block::Table(self.anatomy()));
@@ -393,14 +393,14 @@ fn chain(anatomy: &IrqAnatomy) -> Outline {
         ..Node::default()
     };
     let root = Node {
-        name: format!("{}, the commit of median length", anatomy.strategy),
+        name: format!("{}, the commit of median duration", anatomy.strategy),
         tone: Tone::Strong,
         children: anatomy.chain.iter().map(node).collect(),
         ..Node::default()
     };
     Outline {
         legend: "The steps of one commit. The number after \"+\" is the time since the ioctl \
-            began; \"before\": the thread that its CPU ran until then."
+            began. \"until then\": the thread that ran on this CPU before."
             .into(),
         roots: vec![root],
     }

@@ -155,8 +155,9 @@ impl<'a> DietReport<'a> {
             .collect();
         let more = self.long().len().saturating_sub(GLANCE);
         if detail == Detail::Glance && more > 0 {
-            notices
-                .push(note(format!("--export-markdown - also prints the other {more} initcalls")));
+            notices.push(note(format!(
+                "`--export-markdown -` also prints the other {more} initcalls"
+            )));
         }
         let is_own = |option: &str| {
             let dropped = self.result.cut.verdicts.iter().filter(|verdict| verdict.dropped);

@@ -161,8 +161,8 @@ impl<'a> State<'a> {
         self.original.as_ref().map_or(0.0, |seen| seen.watched.total_s())
     }
 
-    /// What is worth it, s.
-    pub fn worth_s(&self) -> f64 {
+    /// What is worth it beside the original, s.
+    fn worth_s(&self) -> f64 {
         self.asked.worth * self.original_s()
     }
 
@@ -341,7 +341,8 @@ impl<'a> State<'a> {
         if self.round.is_none() {
             self.groups();
             self.waiting.clear();
-            let worth = 1.0 + self.worth_s() / self.all_s.max(1e-9);
+            // Of the boot as it is tuned: beside it a step counts that was little beside the original.
+            let worth = 1.0 + self.asked.worth;
             let race = Race { alpha: ALPHA, comparisons: groups.len(), worth };
             self.round = Some(Round::new(number, stage.replicas, race));
             self.rounds = number;
@@ -375,7 +376,8 @@ impl<'a> State<'a> {
         self.grouped = true;
         let mut ids = self.all.clone().unwrap_or_default();
         ids.sort_by(|a, b| self.seems_s(b).total_cmp(&self.seems_s(a)));
-        let large = |id: &String| self.seems_s(id) >= LARGE * self.worth_s();
+        let least = LARGE * self.asked.worth * self.all_s;
+        let large = |id: &String| self.seems_s(id) >= least;
         let (large, small): (Vec<String>, Vec<String>) = ids.into_iter().partition(large);
         let few = large.len() + small.len() <= 2 * GROUP;
         let size = if few { 1 } else { GROUP };

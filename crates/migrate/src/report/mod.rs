@@ -19,8 +19,8 @@ use vmeter_render::{Field, Records, Report};
 const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
-    "one run per setting. When the remaining pages fit into the downtime limit, QEMU adds the \
-        pages that the guest wrote since the round began. If the sum no longer fits, QEMU begins a new round. \
+    "one run per setting. When the remaining pages fit into the downtime limit, QEMU adds to \
+        them the pages that the guest wrote since the round began. If the sum no longer fits, QEMU begins a new round. \
         If it fits, QEMU stops the guest and sends these pages in the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
@@ -53,7 +53,7 @@ impl<'a> MigrateReport<'a> {
             (n, _) if n == runs.len() => {
                 "the guest keeps running on the source every time.".to_owned()
             }
-            (0, 0) => "the guest is lost; no part of it ran at the destination.".to_owned(),
+            (0, 0) => "the guest is lost; it never ran at the destination.".to_owned(),
             (0, _) => "the guest is lost: it failed after it had begun to run at the \
                 destination."
                 .to_owned(),

@@ -102,7 +102,8 @@ impl MigrateReport<'_> {
             Column::number("begins", 1),
             Column::number("takes", 0),
             Column::number("pages to send", 0).meaning("QEMU's count when the round begins"),
-            Column::number("sent", 1).meaning("QEMU's count, which lags: only the sum is exact"),
+            Column::number("sent", 1)
+                .meaning("QEMU's count, updated late: exact only in the sum of all rounds"),
             Column::number("dirtied meanwhile", 0).meaning("the guest's own count"),
             Column::number("throttle", 2),
         ]);

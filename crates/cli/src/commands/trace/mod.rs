@@ -15,7 +15,7 @@ use clap::Subcommand;
 /// What to do with traces.
 #[derive(Debug, Subcommand)]
 pub enum Trace {
-    /// Record a VMM's tracepoints on this host, to a trace.dat.
+    /// Record the host kernel's tracepoints for a VMM, to a trace.dat.
     Record(record::Record),
     /// Count VM exits, accesses to I/O ports, system calls and interrupts, and measure their
     /// durations; --vs compares traces.

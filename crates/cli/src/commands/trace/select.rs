@@ -20,12 +20,12 @@ pub struct Selection {
     /// Only events of the thread with this id; may be repeated (default: all threads).
     #[arg(long, value_name = "TID", value_delimiter = ',')]
     pid: Vec<i32>,
-    /// Only events at this time stamp or later: SECONDS as the trace writes time stamps, or
+    /// Only events at this time stamp or later: SECONDS in the form of the trace's time stamps, or
     /// +SECONDS after the trace's first event (default: the first event). If the trace's time stamps count cycles or events, give
     /// such counts instead of seconds.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// Only events at this time stamp or earlier, written as for --from (default: the last event).
+    /// Only events at this time stamp or earlier; TIME has the same format as for --from (default: the last event).
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }

@@ -43,15 +43,16 @@ const THREADS: &str =
         \"not recorded\": no event shows what the thread did; vmeter assumes that a thread stays \
         in its last state until the trace ends";
 
-const RUNSTATES: &str = "each time is the mean of all visits; share: of this vCPU's recorded time";
+const RUNSTATES: &str =
+    "each time is the mean of all visits to the state; share: of this vCPU's recorded time";
 /// Xen's `vcpu_runstate_change`: a vCPU that can't run and is not blocked by itself.
 const OFFLINE: &str = "; offline: paused, or waiting for the device model";
 
 /// Begins the heading of each table; how to read its rows.
 const SECTIONS: [(&str, &str, &str); 13] = [
-    ("ports", "Ports", "time of the VMEXIT around each access"),
-    ("mmio", "MMIO", "time of the VMEXIT around each access"),
-    ("msrs", "MSRs", "time of the VMEXIT around each access"),
+    ("ports", "Ports", "duration of the VMEXIT around each access"),
+    ("mmio", "MMIO", "duration of the VMEXIT around each access"),
+    ("msrs", "MSRs", "duration of the VMEXIT around each access"),
     ("exits", "VMEXITs", "from VMEXIT to the next VM entry"),
     (
         "userspace_exits",

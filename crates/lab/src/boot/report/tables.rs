@@ -94,8 +94,8 @@ impl BootReport<'_> {
         }
         if all().any(|activity| Identity::of(&activity.name).kind == Kind::Several) {
             notes.push(
-                "a+b: time of a and b together, because no marker shows where a ends; a row \
-                named a has the time of a before a+b begins",
+                "a+b: one time for two activities, because no marker shows where the first ends; \
+                a row of the first alone has only its part before that time",
             );
         }
         if all().any(|activity| activity.name.ends_with(": between its parts")) {

@@ -20,7 +20,9 @@ pub(super) const DAX: Finding = Finding {
     contrasts: &[Pair::of(&[Root("virtio-blk")], &[Root("dax")]).timed_only()],
     price: Price::OtherMachine,
     remedy: "--root dax; `vmeter memory` shows how much memory it saves",
-    user_remedy: UserRemedy::Never("a machine with another disk is a different machine"),
+    user_remedy: UserRemedy::Never(
+        "a machine with its root on a different disk is a different machine",
+    ),
 };
 
 pub(super) const UDEV: Finding = Finding {

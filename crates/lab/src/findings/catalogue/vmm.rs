@@ -41,7 +41,7 @@ pub(super) const FW_CFG_DMA: Finding = Finding {
 /// What libguestfs asked before it remembered the answers, once for each kernel that is started.
 /// Asked by way of the dynamic linker: a process called after QEMU would be taken for the machine.
 const ASKS: &str = "#!/bin/sh
-# Before each start, asks the VMM what it can do.
+# Before each start, this script asks the VMM what it can do.
 case \" $* \" in *\" -kernel \"*) ;; *) exec {vmm} \"$@\" ;; esac
 vmm=$(command -v {vmm}) || exit 127
 for question in -help -version '-device help'; do

@@ -262,7 +262,11 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.parts() {
             let contrasts = || self.result.rows.iter().flat_map(|row| &row.contrasts);
             let turned = contrasts().any(|c| c.name.contains(" instead of "));
-            let order = if turned { "; in \"a instead of b\", b has the cause" } else { "" };
+            let order = if turned {
+                "; in a name such as \"1 instead of 4\", the machine with 4 has the cause"
+            } else {
+                ""
+            };
             document.heading(
                 "Variants",
                 format!(
@@ -287,9 +291,9 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.exact() {
             document.heading(
                 "In virtual time",
-                "one boot each; one instruction counts as one nanosecond; only pairs of machines with one \
-                    vCPU; most of it in: the phase of the boot with the largest saving; there: the \
-                    saving in that phase",
+                "one boot of each machine; one instruction counts as one nanosecond; only pairs of machines \
+                    with one vCPU; the column \"most of it in\" names the phase with the largest \
+                    saving, and the column \"there\" has the saving in that phase",
             );
             document.push(Block::Table(table));
         }

@@ -187,8 +187,8 @@ impl<'a> RangeReport<'a> {
             }
             let Some(runs) = change.sizing else {
                 return format!(
-                    " The times since {last} differ from those up to {}, but these runs do \
-                        not show whether they are higher or lower (estimate and 95 % CI: {by}): \
+                    " The distribution of the times changed between {} and {last}, but these \
+                        runs do not show whether they rose or fell (estimate and 95 % CI: {by}): \
                         make more runs of each commit (--resume with --runs N).",
                     self.named(change.before)
                 );

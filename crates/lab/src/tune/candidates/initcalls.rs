@@ -18,10 +18,12 @@ const fn without(cause: Named, changes: &'static [UserChange], remedy: Remedy) -
 
 pub(super) const ALL: &[Candidate] = &[
     // The files of tracefs are made by a work item; whichever initcall needs its lock waits for it.
+    // Without `event_trace_enable_again` events of system calls stay off, and vmeter would not see
+    // what user space does.
     without(
         registry::TRACEFS,
         &[UserChange::Kernel(
-            "initcall_blacklist=tracer_init_tracefs,init_kprobe_trace,event_trace_enable_again,\
+            "initcall_blacklist=tracer_init_tracefs,init_kprobe_trace,\
              init_trace_printk_function_export",
         )],
         Remedy {
@@ -89,7 +91,7 @@ pub(super) const ALL: &[Candidate] = &[
         registry::CERTIFICATES,
         &[UserChange::Kernel("initcall_blacklist=load_system_certificate_list")],
         Remedy {
-            gives_up: "the kernel's own certificates: it takes all modules for unsigned",
+            gives_up: "the kernel's own certificates; without them, all modules count as unsigned",
             breaks: &[Keep::Kernel],
             predicts: &[Part::Span("initcall load_system_certificate_list", 0.7, 1.0)],
             ..Remedy::FREE

@@ -251,8 +251,8 @@ pub(super) const ALL: &[Candidate] = &[
         &[UserChange::Kernel("rcupdate.rcu_expedited=1")],
         Remedy {
             absent: |machine| machine.says("rcupdate.rcu_expedited"),
-            gives_up: "undisturbed work on isolated CPUs: each expedited grace period interrupts \
-                    every CPU",
+            gives_up:
+                "undisturbed work on isolated CPUs: expedited grace periods interrupt the CPUs",
             predicts: &[Part::Span("initrd:*", 0.0, 0.1), Part::Span("systemd:*", 0.0, 0.1)],
             ..Remedy::FREE
         },

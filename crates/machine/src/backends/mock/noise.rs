@@ -98,8 +98,8 @@ impl Noise {
         };
         if !valid || words.next().is_some() {
             return Err(format!(
-                "noise {name} {more}: expected one number: for ar1 the correlation, below 1; \
-                    for spell the length of a spell in runs, at least 1"
+                "noise {name} {more}: expected one number: for `ar1` the correlation, below 1; \
+                    for `spell` the number of runs in a spell, at least 1"
             ));
         }
         Ok(Noise { kind, size, more, slow: 0.0 })
@@ -116,7 +116,7 @@ impl Noise {
         let (runs, times) = (number(share, "1/")?, number(times, "x")?);
         if runs < 1.0 || times <= 0.0 {
             return Err(
-                "noise rare: expected 1/N and xTIMES, N at least 1 and TIMES above 0".into()
+                "the noise `rare` needs the values 1/N and xTIMES, with N at least 1 and TIMES above 0".into()
             );
         }
         let size = percent(size)?;

@@ -276,7 +276,7 @@ impl Builder<'_> {
             "initramfs" => {}
             "dax" | "nvdimm" if self.is_microvm() => {
                 return Err(MachineError::Combination(format!(
-                    "--root {name}: a microvm has no PCI (for virtio-pmem) and no ACPI (for an \
+                    "--root {name}: vmeter makes a microvm without PCI (for virtio-pmem) and ACPI (for an \
                      NVDIMM); use --machine q35, pc or pvh"
                 )));
             }

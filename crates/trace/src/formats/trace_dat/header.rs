@@ -152,8 +152,8 @@ pub fn tracing_data(file: &RandomAccess, at: u64, size: u64) -> Parse<Header> {
     }
     let _version = s.string()?;
     if s.u8()? != 0 {
-        return Err("it was recorded on a big-endian machine, and vmeter reads little-endian \
-                    ones only"
+        return Err("it was recorded on a big-endian machine, and vmeter reads only \
+                    traces of little-endian machines"
             .into());
     }
     let _long_size = s.u8()?;

@@ -181,8 +181,8 @@ fn drop_overlaps(header: &mut Header, length: u64) {
     }
     if dropped > 0 {
         header.miss(format!(
-            "vmeter left out the data of {dropped} CPUs, because these data overlap \
-            the data of other CPUs"
+            "vmeter left out the data of {dropped} CPUs, because their part of the \
+            file overlaps the parts of other CPUs"
         ));
     }
 }
