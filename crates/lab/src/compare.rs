@@ -39,8 +39,7 @@ pub(crate) fn against_the_first(machines: &[Sampled<'_>], rule: Rule) -> Compare
         let Some(decided) = rule.decide(&wall) else { continue };
         if single > 0 && !exact {
             found.warnings.push(format!(
-                "{}: vmeter left {} out of the comparison with {}, because the same block has \
-                    no run of the other machine",
+                "{}: vmeter left out {}, whose block has no run of {} to compare with",
                 other.label,
                 plural(single as u64, "run"),
                 first.label
