@@ -18,8 +18,6 @@ use vmeter_render::{Field, Records, Report};
 /// The strategies, as the publication has them.
 const WAYS: &str = "get_org: original harvest loop, get_opt: optimised harvest loop, switch_opt: \
     swap of bitmaps without a copy";
-/// Why a small clean slot costs it as much as a large one.
-const FIXED: &str = "at each read, get_org allocates a bitmap and waits for all CPUs";
 const SUMMARY: &str = "ns, medians";
 /// Said of several that are recommended.
 const NO_WINNER: &str = " (no significant difference)";
@@ -411,9 +409,11 @@ impl Report for DirtyReport<'_> {
         };
         for tracker in trackers {
             let told = tracker.map_or("", TrackerKind::word);
+            // So a small clean slot costs get_org as much as a large one.
             let note = format!(
-                "in ns, from the passes with the tracker {told}; vmeter times its own loops, which do the \
-                    same work as KVM's loops; {WAYS}; {FIXED}"
+                "in ns, from the passes with the tracker {told}; vmeter times its own loops, which \
+                    do the same work as KVM's loops; {WAYS}; at each read, get_org allocates a \
+                    bitmap and waits for all CPUs"
             );
             document.heading("Time to read the bitmap, by pass and slot", note);
             document.push(Block::Table(self.table(tracker, |row| row.nanoseconds)));

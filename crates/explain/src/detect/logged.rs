@@ -58,8 +58,8 @@ impl SlowInLog {
         };
         let claim = format!(
             "{name} takes {} (median of {} accesses), in all {}, which is {} of the traced time. \
-                {bound}. The time between these lines can include time in which the guest itself runs; the log does \
-                not show how much",
+                {bound}. The time between these lines can include time in which the guest itself \
+                runs; the log does not show how much",
             view.time(median),
             subject.timed,
             view.time(subject.total as f64),

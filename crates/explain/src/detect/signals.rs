@@ -82,7 +82,7 @@ impl Signals {
             None => (had_cpu(view, who), NOT_KNOWN.to_string()),
         };
         let claim =
-            format!("{threads} gets {times} signals, {} a second, {length}", three_digits(rate));
+            format!("{threads} gets {times} signals, {} a second; {length}", three_digits(rate));
         let file = view.evidence.groups.get(who).map_or(0, |group| group.first.file);
         Some(Candidate {
             why: Why::Signals,

@@ -86,8 +86,8 @@ impl SmallAccesses {
             key: Some(key),
             saving: subject.total,
             summary: format!(
-                "the guest {verb} {register} in small pieces: each of {count} {verb} costs {what}; together \
-                    they take {} of the traced time",
+                "the guest {verb} {register} in small pieces: each of {count} {verb} costs {what}; \
+                    together they take {} of the traced time",
                 brief_percent(share),
             ),
             chain: vec![view.link(

@@ -24,6 +24,7 @@ use vmeter_model::run::{
 };
 use vmeter_model::time::seconds;
 use vmeter_model::{Cause, MachineSpec};
+use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
@@ -358,7 +359,7 @@ impl Answer for Shown<BenchResult> {
     fn failure(&self) -> Option<String> {
         match self.0.machines.iter().map(|machine| machine.failures.len()).sum::<usize>() {
             0 => None,
-            n => Some(format!("{n} boots failed")),
+            n => Some(format!("{} failed", plural(n as u64, "boot"))),
         }
     }
 }

@@ -244,8 +244,8 @@ fn steal() -> Check {
         Name::Steal,
         Status::Poor,
         found,
-        "other guests take CPU time from this host: use more --runs, or compare the VMM's CPU time (vmeter bench \
-        shows it)",
+        "other guests take CPU time from this host: use more --runs, or compare the VMM's CPU time \
+            (vmeter bench shows it)",
     )
 }
 

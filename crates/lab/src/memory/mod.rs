@@ -30,6 +30,7 @@ use report::MemoryReport;
 use std::path::Path;
 use vmeter_model::run::{PlannedRun, SessionRecord, WatchLevel};
 use vmeter_model::MachineSpec;
+use vmeter_render::quantity::plural;
 use vmeter_render::Report;
 use vmeter_session::failure::usage;
 use vmeter_session::NOT_CUT;
@@ -173,9 +174,10 @@ impl Answer for Shown<MemoryResult> {
         let moments = self.0.machines.iter().flat_map(|machine| &machine.moments);
         match moments.map(|moment| moment.failures.len()).sum::<usize>() {
             0 => None,
-            n => {
-                Some(format!("vmeter could not read the memory of {n} boots, because they failed"))
-            }
+            n => Some(format!(
+                "{} failed, so vmeter could not read the memory",
+                plural(n as u64, "boot")
+            )),
         }
     }
 }

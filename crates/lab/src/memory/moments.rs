@@ -53,8 +53,8 @@ pub(super) fn stages(spec: &MachineSpec, read_mib: u32) -> Result<Vec<(Stage, Ma
     if let Some(until) = &spec.until {
         return Err(usage(format!(
             "--until {until}: vmeter always measures its own guest at two moments, at the ready \
-             point and after the guest has read a file. Use --until only with your own guest (--initrd FILE, or a \
-             command line after --)"
+             point and after the guest has read a file. Use --until only with your own guest \
+             (--initrd FILE, or a command line after --)"
         )));
     }
     let at = |words: String| {

@@ -100,7 +100,8 @@ fn merged(
         return Err(usage(format!(
             "the shards did not run under equal conditions ({}), so vmeter cannot pool their \
                 times. To merge the shards nevertheless, give --mixed-hosts: vmeter then \
-                divides each host's times by its host factor (how many times as long a run takes there)",
+                divides each host's times by its host factor (how many times as long a run takes \
+                there)",
             differences.join("; ")
         )));
     }

@@ -437,7 +437,9 @@ impl<'a> Search<'a> {
         let number = u32::try_from(index).context("too many runs")?;
         let planned = *self.session.record.plan.get(index).context("no such run")?;
         let of = self.of_machine(planned.machine).ok_or_else(|| {
-            usage(format!("session.json: run {number} names a machine that belongs to no commit of this range"))
+            usage(format!(
+                "session.json: run {number} names a machine that belongs to no commit of this range"
+            ))
         })?;
         let shard = self.session.record.shard.as_ref();
         let foreign = shard.is_some_and(|own| own.runs.binary_search(&number).is_err());

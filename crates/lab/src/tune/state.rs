@@ -341,7 +341,7 @@ impl<'a> State<'a> {
         if self.round.is_none() {
             self.groups();
             self.waiting.clear();
-            // Of the boot as it is tuned: beside it a step counts that was little beside the original.
+            // Of the tuned boot: a step that was little beside the original may be much beside it.
             let worth = 1.0 + self.asked.worth;
             let race = Race { alpha: ALPHA, comparisons: groups.len(), worth };
             self.round = Some(Round::new(number, stage.replicas, race));

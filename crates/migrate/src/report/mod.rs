@@ -20,8 +20,8 @@ const ROUNDS: usize = 6;
 /// What the rounds are.
 const ROUNDS_NOTE: &str =
     "one run per setting. When the remaining pages fit into the downtime limit, QEMU adds to \
-        them the pages that the guest wrote since the round began. If the sum no longer fits, QEMU begins a new round. \
-        If it fits, QEMU stops the guest and sends these pages in the last round";
+        them the pages that the guest wrote since the round began. If the sum no longer fits, QEMU \
+        begins a new round. If it fits, QEMU stops the guest and sends these pages in the last round";
 /// Points whose rounds and curves are shown at a glance.
 const GLANCE: usize = 6;
 

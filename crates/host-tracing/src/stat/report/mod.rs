@@ -134,8 +134,8 @@ fn columns(report: &TraceReport) -> Option<String> {
         let time = report.vcpu_time_s.map(|s| format!(" ({})", compact_seconds(s)));
         notes.push(match report.shares_of_vcpus {
             true => format!(
-                "share = part of the recorded time of the guest's vCPUs{}; in the rows of system calls, \
-                 interrupts and kernel work items, share = part of the trace's duration",
+                "share = part of the recorded time of the guest's vCPUs{}; in the rows of system \
+                 calls, interrupts and kernel work items, share = part of the trace's duration",
                 time.unwrap_or_default()
             ),
             false => "share = part of the trace's duration".to_owned(),

@@ -291,8 +291,8 @@ impl<'a> FindingsReport<'a> {
         if let Some(table) = self.exact() {
             document.heading(
                 "In virtual time",
-                "one boot of each machine; one instruction counts as one nanosecond; only pairs of machines \
-                    with one vCPU; the column \"most of it in\" names the phase with the largest \
+                "one boot of each machine; one instruction counts as one nanosecond; only pairs of \
+                    machines with one vCPU; the column \"most of it in\" names the phase with the largest \
                     saving, and the column \"there\" has the saving in that phase",
             );
             document.push(Block::Table(table));

@@ -5,15 +5,16 @@
 //! Only initcalls are named here whose loss is known from their source: nothing of the kernel needs
 //! what they register, or does without it.
 
+use super::kernel::words;
 use super::Candidate;
 use crate::findings::catalogue::{Part, Remedy, UserChange};
+use crate::findings::user_machine::OwnMachine;
 use vmeter_model::tune::Keep;
 use vmeter_timeline::registry::{self, Named};
 
 const fn without(cause: Named, changes: &'static [UserChange], remedy: Remedy) -> Candidate {
-    let absent =
-        |machine: &crate::findings::user_machine::OwnMachine| machine.says("initcall_blacklist");
-    Candidate { cause, remedy: Remedy { absent, changes, ..remedy } }
+    let absent = |machine: &OwnMachine| machine.says("initcall_blacklist");
+    words(cause, changes, Remedy { absent, ..remedy })
 }
 
 pub(super) const ALL: &[Candidate] = &[
@@ -38,8 +39,8 @@ pub(super) const ALL: &[Candidate] = &[
             ..Remedy::FREE
         },
     ),
-    // The first of them parses all types (BTF); these are Linux 6.1's. A kernel with another one parses
-    // them there.
+    // The first of them parses all types (BTF); these are Linux 6.1's. A kernel with another one
+    // parses them there.
     without(
         registry::BPF_FUNCTIONS,
         &[UserChange::Kernel(

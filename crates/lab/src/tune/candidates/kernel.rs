@@ -7,7 +7,11 @@ use vmeter_model::tune::{Allow, Keep};
 use vmeter_timeline::registry::{self, Named};
 
 /// Words at the end, unless the command line sets the same parameter.
-const fn words(cause: Named, changes: &'static [UserChange], remedy: Remedy) -> Candidate {
+pub(super) const fn words(
+    cause: Named,
+    changes: &'static [UserChange],
+    remedy: Remedy,
+) -> Candidate {
     Candidate { cause, remedy: Remedy { changes, ..remedy } }
 }
 

@@ -116,7 +116,9 @@ impl Noise {
         let (runs, times) = (number(share, "1/")?, number(times, "x")?);
         if runs < 1.0 || times <= 0.0 {
             return Err(
-                "the noise `rare` needs the values 1/N and xTIMES, with N at least 1 and TIMES above 0".into()
+                "the noise `rare` needs the values 1/N and xTIMES, with N at least 1 and TIMES above \
+                 0"
+                    .into()
             );
         }
         let size = percent(size)?;
