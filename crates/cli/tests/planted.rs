@@ -30,7 +30,7 @@ fn a_wrapper_that_sleeps_before_the_vmm() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let clock = lab.path("clock");
     let wrapper = lab.script(
         "wrapper",
@@ -59,7 +59,7 @@ fn a_wrapper_that_sleeps_on_both_sides_of_its_child() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let clock = lab.path("clock");
     let wrapper = lab.script(
         "wrapper",
@@ -86,7 +86,7 @@ fn a_wrapper_that_sleeps_on_both_sides_of_its_child() {
 #[test]
 fn a_boot_menu_that_waits() {
     let Some((_, kernel)) = kernel() else { return };
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let command = |menu: &'static str| {
         let mut words = vec!["--", "qemu-system-x86_64", "-accel", "tcg", "-machine", "q35"];
         words.extend(["-m", "512", "-display", "none", "-no-reboot", "-serial", "stdio"]);
@@ -120,7 +120,7 @@ fn fw_cfg_without_dma() {
         return;
     }
     let Some((_, kernel)) = kernel() else { return };
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let initrd = lab.path("initrd");
     let built = lab.run(&["appliance", "build", "--out", text(&initrd)]);
     assert_eq!(built.status, 0, "{}", built.stderr);
@@ -162,7 +162,7 @@ fn a_power_off_that_is_delayed() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let arguments = "vmeter.poweroff_delay=300 vmeter.report";
     let result = boot(&lab, &["--append", arguments]);
     let plain = boot(&lab, &[]);
@@ -201,7 +201,7 @@ fn console(result: &Value) -> String {
 #[test]
 fn a_machine_that_is_continued_late() {
     let Some((_, kernel)) = kernel() else { return };
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let initrd = lab.path("initrd");
     assert_eq!(lab.run(&["appliance", "build", "--out", text(&initrd)]).status, 0);
     let socket = lab.path("qmp");

@@ -35,7 +35,7 @@ fn every_way_of_qemus_is_accounted_for() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let times = amount(1, 2);
     let result = lab.json(&[&["restore", "--runs", &times.to_string()], &MACHINE[..]].concat());
     assert_eq!(result["command"], "restore");
@@ -176,7 +176,7 @@ fn several_at_once_have_quantiles_and_a_tear_down() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let all = ["restore", "--method", "shared", "--concurrency", "1,3", "--runs", "3"];
     let result = lab.json(&[&all[..], &MACHINE[..]].concat());
     let concurrency = &result["concurrency"][0];
@@ -253,7 +253,7 @@ fn pages_that_are_loaded_first_are_not_waited_for() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let all = ["restore", "--method", "shared", "--cold", "--warm", "--no-boot", "--runs", "4"];
     let rest = ["--prefetch", "first", "--warmup", "1", "--export-json", "-"];
     let ran = lab.run(&[&all[..], &MACHINE[..6], &rest[..]].concat());
@@ -349,7 +349,7 @@ fn to_wall_clock() -> f64 {
 #[test]
 fn a_pause_is_time_of_the_phase_in_which_it_was_made() {
     let Some((_, image)) = kernel() else { return };
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let saved = Saved::new(&lab, &image);
     let folder = lab.path("pauses").parent().expect("a folder").to_owned();
     let result = saved.restored(&PAUSES.replace("FOLDER", text(&folder)), 12);
@@ -380,7 +380,7 @@ fn watched_and_unwatched_restores_take_turns() {
     if kernel().is_none() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let all = ["restore", "--method", "shared", "--overhead", "--runs", "6"];
     let result = lab.json(&[&all[..], &MACHINE[..]].concat());
     let cost = &result["overhead"];

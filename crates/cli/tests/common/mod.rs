@@ -23,6 +23,8 @@ pub fn is_alive(pid: impl std::fmt::Display) -> bool {
 pub struct Lab {
     /// State folder and scratch space.
     pub folder: tempfile::TempDir,
+    /// Whether other tests wait while this one measures.
+    is_alone: bool,
 }
 
 /// What a run of vmeter left.
@@ -38,7 +40,16 @@ pub struct Ran {
 impl Lab {
     /// A fresh one.
     pub fn new() -> Self {
-        Lab { folder: tempfile::tempdir().expect("a temporary folder") }
+        Lab {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            is_alone: crate::BOOTS_ALONE,
+        }
+    }
+
+    /// A fresh one, for a test that compares the times of one run with those of another: guests of
+    /// other tests would disturb the two unequally.
+    pub fn alone() -> Self {
+        Lab { is_alone: true, ..Lab::new() }
     }
 
     /// A path inside the scratch space.
@@ -76,13 +87,13 @@ impl Lab {
         command
     }
 
-    /// Runs it to its end. What measures a guest has the host for itself, since guests that boot
-    /// side by side disturb each other; what plays a machine runs beside others, and what reads
-    /// files beside anything.
+    /// Runs it to its end. What reads files runs beside anything, what boots a guest beside other
+    /// boots; what measures the host, and the boots of a lab that is alone, have the host for
+    /// themselves.
     pub fn run(&self, arguments: &[&str]) -> Ran {
         static HOST: RwLock<()> = RwLock::new(());
         let run = || self.command(arguments).output().expect("vmeter runs").into();
-        match share(arguments) {
+        match self.share(arguments) {
             Share::Reads => run(),
             Share::Plays => {
                 let _shared = HOST.read().unwrap_or_else(PoisonError::into_inner);
@@ -92,6 +103,28 @@ impl Lab {
                 let _alone = HOST.write().unwrap_or_else(PoisonError::into_inner);
                 run()
             }
+        }
+    }
+
+    /// What a command needs of the host.
+    fn share(&self, arguments: &[&str]) -> Share {
+        const READ: [&str; 9] =
+            ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
+        const MEASURE_THE_HOST: [&str; 3] = ["irq", "dirty", "migrate"];
+        let has =
+            |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
+        let runs_a_program = arguments.iter().any(|word| ["--", "record"].contains(word));
+        match arguments.first() {
+            Some(word) if READ.contains(word) && !runs_a_program => Share::Reads,
+            _ if has(&["mock", "icount"]) => Share::Plays,
+            Some(word) if self.is_alone || MEASURE_THE_HOST.contains(word) => {
+                if word.starts_with('-') {
+                    Share::Plays
+                } else {
+                    Share::Measures
+                }
+            }
+            _ => Share::Plays,
         }
     }
 
@@ -125,22 +158,6 @@ enum Share {
     Plays,
     /// All of it: what it measures is checked.
     Measures,
-}
-
-/// What a command needs of the host. Where boots are not timed, only what measures the host's KVM
-/// has it for itself.
-fn share(arguments: &[&str]) -> Share {
-    const READ: [&str; 9] =
-        ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
-    let has = |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
-    let runs_a_program = arguments.iter().any(|word| ["--", "record"].contains(word));
-    match arguments.first() {
-        Some(word) if READ.contains(word) && !runs_a_program => Share::Reads,
-        _ if has(&["mock", "icount"]) => Share::Plays,
-        Some(word) if !crate::BOOTS_ALONE && !["irq", "dirty"].contains(word) => Share::Plays,
-        Some(word) if !word.starts_with('-') => Share::Measures,
-        _ => Share::Plays,
-    }
 }
 
 impl From<Output> for Ran {
