@@ -196,7 +196,7 @@ fn compare(what: &str, full: &Value, poor: &Value) {
 #[test]
 fn what_a_kernel_offers_is_not_needed_to_name_what_it_does() {
     let Some((_, kernel)) = kernel() else { return };
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let (full, grew) = boot(&lab, &kernel);
     let log = PrintkDump::read(&lab.path("full/runs/0000").join(LOG)).expect("its log");
     let (ram, all) = Ram::open(&lab).expect("its RAM");

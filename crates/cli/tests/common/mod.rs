@@ -46,7 +46,7 @@ impl Lab {
         }
     }
 
-    /// A fresh one, for a test that compares the times of one run with those of another: guests of
+    /// A fresh one, for a test that compares times of runs, or of two readings of one run: guests of
     /// other tests would disturb the two unequally.
     pub fn alone() -> Self {
         Lab { is_alone: true, ..Lab::new() }
