@@ -70,9 +70,7 @@ fn a_boot_up_to_its_ready_point_is_cut_where_the_guest_was_ready() {
     let lab = Lab::new();
     let boot = |until: &str, save: &str| {
         let save = lab.path(save);
-        // Without a kernel to unpack: what comes before the line is not looked at.
-        let icount =
-            ["boot", "--accel", "icount", "--machine", "pvh", "--warmup", "0", "--runs", "1"];
+        let icount = ["boot", "--accel", "icount", "--warmup", "0", "--runs", "1"];
         let words = ["--append", "loglevel=7", "--until", until, "--save", text(&save)];
         lab.json(&[icount.as_slice(), &words].concat())["runs"][0].clone()
     };

@@ -46,7 +46,7 @@ fn it_converges_where_bandwidth_exceeds_the_dirty_rate_and_says_why_not_where_it
     if !has_qemu() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let limits = ["--bandwidth", "60", "--downtime-limit", "100"];
     let (status, result) = migrate(&lab, &[&["--dirty-rate", "0,15,400"], &limits[..]].concat());
     assert_eq!(status, 1, "one does not converge");
@@ -92,7 +92,7 @@ fn a_side_that_dies_in_the_middle() {
     if !has_qemu() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let name = format!("vmeter-dies-{}", std::process::id());
     let slow = ["--dirty-rate", "10", "--bandwidth", "40"];
     let own = ["--", "-machine", "q35", "-m", "48", "-display", "none", "-name", &name];
@@ -115,7 +115,7 @@ fn the_timeout_and_an_interrupt_leave_nothing_behind() {
     if !has_qemu() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let name = format!("vmeter-stops-{}", std::process::id());
     let slow = ["--dirty-rate", "5", "--bandwidth", "4"];
     let own = ["--", "-machine", "q35", "-m", "48", "-display", "none", "-name", &name];
@@ -142,7 +142,7 @@ fn postcopy_ends_where_precopy_does_not() {
     if !has_qemu() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let (status, result) = {
         let mut all = SMALL.to_vec();
         all.extend([
@@ -194,7 +194,7 @@ fn a_session_is_shown_again_as_it_was_and_gone_on_with() {
     if !has_qemu() {
         return;
     }
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let folder = lab.path("kept");
     let dir = text(&folder);
     let (status, first) = migrate(&lab, &[&QUICK[..], &["--save", dir]].concat());
@@ -244,7 +244,7 @@ fn what_is_killed_or_interrupted_goes_on_with_what_was_finished() {
     }
     let signals = [("KILL", None), ("INT", Some(130))];
     for (signalled, status) in signals.into_iter().take(common::amount(1, 2)) {
-        let lab = Lab::new();
+        let lab = Lab::alone();
         let folder = lab.path("cut");
         let dir = text(&folder);
         let three = ["--runs", "3", "--warmup", "0", "--save", dir];
@@ -279,7 +279,7 @@ fn what_is_killed_or_interrupted_goes_on_with_what_was_finished() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let lab = Lab::new();
+    let lab = Lab::alone();
     let refused = [
         (&["--dirty-rate", "fast"][..], "MB/s"),
         (&["-L", "speed=1"], "expected one of"),

@@ -93,7 +93,7 @@ impl Lab {
     pub fn run(&self, arguments: &[&str]) -> Ran {
         static HOST: RwLock<()> = RwLock::new(());
         let run = || self.command(arguments).output().expect("vmeter runs").into();
-        match self.share(arguments) {
+        match share(arguments, self.is_alone) {
             Share::Reads => run(),
             Share::Plays => {
                 let _shared = HOST.read().unwrap_or_else(PoisonError::into_inner);
@@ -103,28 +103,6 @@ impl Lab {
                 let _alone = HOST.write().unwrap_or_else(PoisonError::into_inner);
                 run()
             }
-        }
-    }
-
-    /// What a command needs of the host.
-    fn share(&self, arguments: &[&str]) -> Share {
-        const READ: [&str; 9] =
-            ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
-        const MEASURE_THE_HOST: [&str; 3] = ["irq", "dirty", "migrate"];
-        let has =
-            |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
-        let runs_a_program = arguments.iter().any(|word| ["--", "record"].contains(word));
-        match arguments.first() {
-            Some(word) if READ.contains(word) && !runs_a_program => Share::Reads,
-            _ if has(&["mock", "icount"]) => Share::Plays,
-            Some(word) if self.is_alone || MEASURE_THE_HOST.contains(word) => {
-                if word.starts_with('-') {
-                    Share::Plays
-                } else {
-                    Share::Measures
-                }
-            }
-            _ => Share::Plays,
         }
     }
 
@@ -158,6 +136,22 @@ enum Share {
     Plays,
     /// All of it: what it measures is checked.
     Measures,
+}
+
+/// What a command needs of the host. Where boots are not timed, only what measures the host's KVM
+/// has it for itself.
+fn share(arguments: &[&str], is_alone: bool) -> Share {
+    const READ: [&str; 9] =
+        ["show", "report", "diff", "merge", "runs", "trace", "explain", "help", "completions"];
+    let has = |what: &[&str]| arguments.iter().any(|word| what.iter().any(|w| word.contains(w)));
+    let runs_a_program = arguments.iter().any(|word| ["--", "record"].contains(word));
+    match arguments.first() {
+        Some(word) if READ.contains(word) && !runs_a_program => Share::Reads,
+        _ if has(&["mock", "icount"]) => Share::Plays,
+        Some(word) if !is_alone && !["irq", "dirty"].contains(word) => Share::Plays,
+        Some(word) if !word.starts_with('-') => Share::Measures,
+        _ => Share::Plays,
+    }
 }
 
 impl From<Output> for Ran {
