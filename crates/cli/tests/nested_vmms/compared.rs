@@ -2,7 +2,7 @@
 
 use super::common::Lab;
 use super::matrix::{asked_for, only_asked};
-use super::{asked, in_l1, vmm, Words, BEGIN, COUNTED, OTHERS, PATIENCE, QEMU};
+use super::{asked, host, in_l1, vmm, Words, BEGIN, COUNTED, OTHERS, PATIENCE};
 use serde_json::Value;
 
 /// What is compared: the command lines of `vmeter bench`, each as a change to the first.
@@ -13,8 +13,7 @@ const COMPARED: [(&str, &str); 4] = [
     ("qemu-system-x86_64", "--vmm qemu --machine microvm"),
 ];
 /// Under nested KVM times say little of a real host's; that they are taken in turn and compared
-/// is what is looked at. With `VMETER_NESTED_COUNTED=1` they are instructions of a host of one CPU,
-/// and what else runs on this one is not in them.
+/// is what is looked at.
 #[test]
 fn vmms_are_compared_in_turn() {
     let Some(kernel) = asked() else { return };
@@ -35,9 +34,7 @@ fn vmms_are_compared_in_turn() {
     );
     let lab = Lab::new();
     let patience = PATIENCE * there.len() as u32;
-    let counted = std::env::var_os("VMETER_NESTED_COUNTED").is_some();
-    let machine = if counted { COUNTED.as_slice() } else { QEMU };
-    let lines = in_l1(&lab, &kernel, &script, (machine, patience));
+    let lines = in_l1(&lab, &kernel, &script, (host(), patience));
     let result: Value = serde_json::from_str(&lines[1]).expect("JSON");
     let machines = result["machines"].as_array().expect("machines");
     for machine in machines {

@@ -1,7 +1,7 @@
 //! Every VMM with little RAM and much, one vCPU and two, what KVM did counted by perf as well.
 
 use super::common::Lab;
-use super::{asked, guests_kernel, in_l1, vmm, BEGIN, LINE, OTHERS, PATIENCE, QEMU, SIZES, WORDS};
+use super::{asked, guests_kernel, host, in_l1, vmm, BEGIN, LINE, OTHERS, PATIENCE, SIZES, WORDS};
 use serde_json::Value;
 use vmeter_appliance::kernel;
 
@@ -117,7 +117,7 @@ struct FromL1 {
 fn boot_all(lab: &Lab, kernel: &kernel::KernelPaths, boots: &[Boot]) -> Vec<FromL1> {
     let runs: String = boots.iter().map(|b| format!("run {} {}\n", b.name, b.words)).collect();
     let patience = PATIENCE * boots.len() as u32;
-    let lines = in_l1(lab, kernel, &format!("{BEGIN}{runs}"), (QEMU, patience));
+    let lines = in_l1(lab, kernel, &format!("{BEGIN}{runs}"), (host(), patience));
     assert!(!lines[0].contains("L1: left: "), "instances and probes are removed");
     let results = lines[1].split("=== ").skip(1);
     results
