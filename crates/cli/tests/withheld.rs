@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,9 +45,10 @@ impl HostMemory for Ram {
         self.0.read(address, buffer)
     }
 
-    fn next_there(&self, address: u64, end: u64) -> u64 {
-        let found = rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Data(address)).unwrap_or(end);
-        found.min(end)
+    fn next_there(&self, address: u64, end: u64) -> Range<u64> {
+        let next = |from| rustix::fs::seek(&self.0, from).unwrap_or(end).min(end);
+        let start = next(rustix::fs::SeekFrom::Data(address));
+        start..next(rustix::fs::SeekFrom::Hole(start)).max(start)
     }
 }
 

@@ -8,6 +8,7 @@
 use crate::error::{Error, Result};
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 /// `__START_KERNEL_map`: where x86-64 maps the kernel's own image.
@@ -23,14 +24,24 @@ pub trait HostMemory {
     /// When any byte of it can't be read.
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// Fills `heads` with the first `length` bytes of each page from `address` on, which is a page's.
+    ///
+    /// # Errors
+    /// When any byte of them can't be read.
+    fn read_heads(&self, address: u64, length: usize, heads: &mut [u8]) -> io::Result<()> {
+        let pages = (address..).step_by(PAGE as usize);
+        pages.zip(heads.chunks_mut(length)).try_for_each(|(page, head)| self.read(page, head))
+    }
+
     /// True if it may change while it is read: its guest runs.
     fn changes(&self) -> bool {
         false
     }
 
-    /// The first address from `address` on at which there can be anything but zeros; `end` if that is no earlier.
-    fn next_there(&self, address: u64, end: u64) -> u64 {
-        address.min(end)
+    /// The first stretch from `address` on, before `end`, in which there can be anything but zeros; an empty one at
+    /// `end` if there is none.
+    fn next_there(&self, address: u64, end: u64) -> Range<u64> {
+        address.min(end)..end
     }
 }
 

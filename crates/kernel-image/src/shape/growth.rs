@@ -5,6 +5,7 @@
 //! record are those that it has then.
 
 use super::array::{self, Array, Kind};
+use super::searched::Searched;
 use super::{each_page, outermost, MAX_FOUND};
 use crate::bytes::u64_at;
 use crate::locate::Candidate;
@@ -26,11 +27,18 @@ pub struct Came {
 #[derive(Debug, Default)]
 pub struct Growth {
     arrays: Vec<Ring>,
+    searched: Searched,
 }
 
 impl Growth {
-    /// Looks through guest RAM for arrays that are not known yet; what they hold. A search of much RAM takes
-    /// a while: `meanwhile` is called at each page, so that what is known is looked at in between.
+    /// Has the next search look at all of guest RAM, and not only at what is new in it.
+    pub fn search_all(&mut self) {
+        self.searched.all();
+    }
+
+    /// Looks through what is new in guest RAM since the last searches, the first time through all of it, for arrays
+    /// that are not known yet; what they hold. A search of much RAM takes a while: `meanwhile` is called at each
+    /// page, so that what is known is looked at in between.
     pub fn search<H: HostMemory + ?Sized>(
         &mut self,
         candidates: &[Candidate],
@@ -38,8 +46,10 @@ impl Growth {
         mut meanwhile: impl FnMut(&mut Self),
     ) -> Vec<Came> {
         let mut came = Vec::new();
+        let searched = std::mem::take(&mut self.searched);
+        let new = searched.new_in(host);
         for block in outermost(candidates) {
-            each_page(block, host, |at, window| {
+            each_page(block, &new, |at, window| {
                 meanwhile(self);
                 for kind in Kind::INFOS {
                     let found = array::starts(window, kind).map(|offset| at + offset as u64);
@@ -51,6 +61,9 @@ impl Growth {
                 self.arrays.len() < MAX_FOUND
             });
         }
+        let there = new.there();
+        self.searched = searched;
+        self.searched.add(there);
         came
     }
 
@@ -182,6 +195,8 @@ mod tests {
         assert_eq!(came[14], Came { seq: 19, ts_ns: 133 });
         (4..25).for_each(|n| ram.put(large + (n - 4) * INFO, n as u64, 7 * n as u64));
         assert_eq!(growth.look(&ram), [], "the old one does not go on");
+        assert_eq!(growth.search(&all, &ram, |_| ()), [], "there is nothing new to search");
+        growth.search_all();
         let came = growth.search(&all, &ram, |_| ());
         assert_eq!((came.len(), came[20]), (21, Came { seq: 24, ts_ns: 168 }));
         ram.put(large + 21 * INFO, 25, 175);

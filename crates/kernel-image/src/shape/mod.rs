@@ -12,6 +12,7 @@
 mod array;
 pub mod growth;
 mod log;
+mod searched;
 mod text;
 mod time;
 
@@ -22,7 +23,7 @@ use crate::printk::PrintkDump;
 use crate::ram::{HostMemory, PAGE};
 use array::{Array, Kind, WINDOW};
 
-/// How much is read at once, bytes.
+/// Of how much the heads are read at once, bytes.
 const CHUNK: u64 = 2 << 20;
 const ZEROS: [u8; 64] = [0; 64];
 /// Most pages of a block that are looked at, of those that hold anything: 16 GiB of them, which
@@ -96,29 +97,31 @@ fn each_page<H: HostMemory + ?Sized>(
     host: &H,
     mut look: impl FnMut(u64, &[u8]) -> bool,
 ) {
-    let mut buffer = vec![0; CHUNK as usize];
+    let mut buffer = vec![0; (CHUNK / PAGE) as usize * WINDOW];
     let end = block.address.saturating_add(block.length.min(LONGEST));
     let (mut at, mut pages) = (block.address, 0);
     loop {
-        at = host.next_there(at, end);
-        if at >= end || pages >= MAX_PAGES {
+        let there = host.next_there(at, end);
+        at = there.start;
+        if there.is_empty() || pages >= MAX_PAGES {
             return;
         }
-        let length = CHUNK.min(end - at);
-        let chunk = &mut buffer[..length as usize];
-        if host.read(at, chunk).is_ok() {
-            for (at, page) in (at..).step_by(PAGE as usize).zip(chunk.chunks(PAGE as usize)) {
-                let window = &page[..page.len().min(WINDOW)];
-                if window.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
-                    continue;
-                }
-                pages += 1;
-                if !look(at, window) {
-                    return;
-                }
+        // What ends in the middle of a page ends there for its last head as well.
+        let length = CHUNK.min(there.end - at);
+        let whole = (length / PAGE) as usize * WINDOW;
+        let rest = ((length % PAGE) as usize).min(WINDOW);
+        let heads = &mut buffer[..if whole > 0 { whole } else { rest }];
+        let read = host.read_heads(at, WINDOW, heads);
+        for (page, window) in heads.chunks(WINDOW).enumerate().filter(|_| read.is_ok()) {
+            if window.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
+                continue;
+            }
+            pages += 1;
+            if !look(at + page as u64 * PAGE, window) {
+                return;
             }
         }
-        at += length;
+        at += if whole > 0 { length / PAGE * PAGE } else { length };
     }
 }
 

@@ -82,28 +82,39 @@ impl Tracee {
 
     /// Reads 8 bytes at each of some addresses: those up to the first that can't be read.
     pub fn read_words(&self, addresses: &[u64]) -> Vec<u64> {
-        let mut words = Vec::with_capacity(addresses.len());
-        for some in addresses.chunks(MOST_PARTS) {
-            let mut read = vec![0u64; some.len()];
-            let parts = some.iter().map(|at| libc::iovec {
-                iov_base: *at as usize as *mut libc::c_void,
-                iov_len: WORD,
-            });
-            let parts: Vec<libc::iovec> = parts.collect();
-            let local =
-                libc::iovec { iov_base: read.as_mut_ptr().cast(), iov_len: some.len() * WORD };
-            let count = parts.len() as libc::c_ulong;
-            // SAFETY: `local` is `read`, exclusively borrowed and of that length; the remote
+        let mut bytes = vec![0; addresses.len() * WORD];
+        let read = self.read_parts(addresses.iter().copied(), WORD, &mut bytes);
+        let words = bytes.chunks_exact(WORD).take(read);
+        words.map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
+    }
+
+    /// Reads parts of `length` bytes, one at each of some addresses, into `buffer`: how many, up to the first that
+    /// can't be read or has no room.
+    pub fn read_parts(
+        &self,
+        addresses: impl Iterator<Item = u64>,
+        length: usize,
+        buffer: &mut [u8],
+    ) -> usize {
+        let part =
+            |at: u64| libc::iovec { iov_base: at as usize as *mut libc::c_void, iov_len: length };
+        let room = buffer.len() / length;
+        let parts: Vec<libc::iovec> = addresses.map(part).take(room).collect();
+        let mut done = 0;
+        for some in parts.chunks(MOST_PARTS) {
+            let rest = &mut buffer[done * length..(done + some.len()) * length];
+            let local = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            let count = some.len() as libc::c_ulong;
+            // SAFETY: `local` is `rest`, exclusively borrowed and of that length; the remote
             // addresses are only interpreted by the kernel in the other process.
-            let n =
-                unsafe { libc::process_vm_readv(self.pid, &local, 1, parts.as_ptr(), count, 0) };
-            let whole = usize::try_from(n).unwrap_or(0) / WORD;
-            words.extend(&read[..whole]);
+            let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, some.as_ptr(), count, 0) };
+            let whole = usize::try_from(n).unwrap_or(0) / length;
+            done += whole;
             if whole < some.len() {
                 break;
             }
         }
-        words
+        done
     }
 
     /// The process's mappings.

@@ -9,12 +9,14 @@ use super::populated::Populated;
 use super::slots::{self, Piece};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use vmeter_kernel_image::{Candidate, HostMemory};
 use vmeter_machine::launch::{Mapping, Tracee};
 
 /// Guest RAM smaller than this can't hold a kernel.
 const SMALLEST: u64 = 16 << 20;
+const PAGE: u64 = 4096;
 /// Beyond all addresses of a process: files that are mapped in pieces, [`REACH`] apart.
 pub(super) const FILES: u64 = 1 << 60;
 const REACH: u64 = 1 << 48;
@@ -53,6 +55,11 @@ impl<'a> Memory<'a> {
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
+
+    /// Of these the process's own mappings, in which all of it is, once.
+    pub fn mapped(&self) -> Vec<Candidate> {
+        self.candidates.iter().filter(|candidate| candidate.address < FILES).copied().collect()
+    }
 }
 
 impl HostMemory for Memory<'_> {
@@ -60,11 +67,54 @@ impl HostMemory for Memory<'_> {
         self.running
     }
 
-    fn next_there(&self, address: u64, end: u64) -> u64 {
-        match address < FILES {
-            true => self.populated.next_there(address, end),
-            false => address,
+    /// Those of pages that are there, all in one piece: a stretch of [`HostMemory::next_there`] or a part of one.
+    fn read_heads(&self, address: u64, length: usize, heads: &mut [u8]) -> io::Result<()> {
+        let own = match address.checked_sub(FILES) {
+            None => Some(address),
+            Some(place) => {
+                let (file, place) = (usize::try_from(place / REACH).ok(), place % REACH);
+                let pieces = file.and_then(|n| self.files.get(n)).into_iter().flatten();
+                let within = |piece: &Piece| {
+                    let within = place.checked_sub(piece.offset)?;
+                    (within < piece.length).then(|| piece.address + within)
+                };
+                pieces.filter_map(within).next()
+            }
+        };
+        let own = own.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let parts = heads.len().div_ceil(length);
+        // The last may be shorter, where memory ends.
+        let whole = heads.len() / length;
+        let pages = |n: usize| own + n as u64 * PAGE;
+        let mut read = self.tracee.read_parts((0..whole).map(pages), length, heads);
+        if read == whole && parts > whole {
+            self.tracee.read(pages(whole), &mut heads[whole * length..])?;
+            read = parts;
         }
+        (read == parts).then_some(()).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn next_there(&self, address: u64, end: u64) -> Range<u64> {
+        let Some(mut place) = address.checked_sub(FILES) else {
+            return self.populated.next_there(address, end);
+        };
+        let file = place / REACH;
+        let pieces = usize::try_from(file).ok().and_then(|n| self.files.get(n));
+        let base = FILES + file * REACH;
+        place %= REACH;
+        while base + place < end {
+            let ahead = pieces.into_iter().flatten().filter(|p| p.offset + p.length > place);
+            let Some(piece) = ahead.min_by_key(|piece| piece.offset) else { break };
+            let within = place.saturating_sub(piece.offset);
+            let found =
+                self.populated.next_there(piece.address + within, piece.address + piece.length);
+            if !found.is_empty() {
+                let in_file = |at: u64| (base + piece.offset + (at - piece.address)).min(end);
+                return in_file(found.start)..in_file(found.end);
+            }
+            place = piece.offset + piece.length;
+        }
+        end..end
     }
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {

@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 use vmeter_base::process::descriptors;
@@ -87,20 +88,20 @@ impl Populated {
         Ok(())
     }
 
-    /// The first address from one on, before `end`, that is there, or of which that is not known.
-    pub(super) fn next_there(&self, mut address: u64, end: u64) -> u64 {
-        let Some(pagemap) = &self.pagemap else { return address };
+    /// The first stretch from an address on, before `end`, that is there, or of which that is not known.
+    pub(super) fn next_there(&self, mut address: u64, end: u64) -> Range<u64> {
+        let Some(pagemap) = &self.pagemap else { return address.min(end)..end };
         while address < end {
             let Some(mapping) = self.mapping(address) else { break };
             let Ok(found) = stretches(pagemap, mapping, address, end - address) else { break };
             for (there, length) in found {
                 if there {
-                    return address;
+                    return address..address + length;
                 }
                 address += length;
             }
         }
-        address.min(end)
+        address.min(end)..end
     }
 
     fn mapping(&self, address: u64) -> Option<&Known> {
@@ -120,9 +121,15 @@ fn stretches(pagemap: &File, mapping: &Known, at: u64, left: u64) -> io::Result<
     pagemap.read_exact_at(&mut entries, first * 8)?;
     let end = at + left;
     let mut found: Vec<(bool, u64)> = Vec::new();
+    // One question of the file a hole, not one a page.
+    let mut hole = 0;
     for (page, entry) in (first..).zip(entries.chunks_exact(8)) {
         let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
-        let there = entry & THERE != 0 || mapping.is_data(page * PAGE);
+        let address = page * PAGE;
+        if entry & THERE == 0 && address >= hole {
+            hole = mapping.next_data(address);
+        }
+        let there = entry & THERE != 0 || address >= hole;
         let bytes = ((page + 1) * PAGE).min(end) - (page * PAGE).max(at);
         match found.last_mut() {
             Some((same, length)) if *same == there => *length += bytes,
@@ -133,11 +140,12 @@ fn stretches(pagemap: &File, mapping: &Known, at: u64, left: u64) -> io::Result<
 }
 
 impl Known {
-    /// True if its file has something at an address.
-    fn is_data(&self, address: u64) -> bool {
+    /// The first address from one on at which its file has something; its end if it has nothing there, or no file.
+    fn next_data(&self, address: u64) -> u64 {
         let place = address.saturating_sub(self.start).saturating_add(self.offset);
         let data = |file: &File| rustix::fs::seek(file, rustix::fs::SeekFrom::Data(place)).ok();
-        self.file.as_ref().and_then(data) == Some(place)
+        let ahead = self.file.as_ref().and_then(data).map(|data| data.saturating_sub(place));
+        ahead.map_or(self.end, |ahead| address.saturating_add(ahead).min(self.end))
     }
 }
 

@@ -4,7 +4,8 @@
 //! host's, and a quiet one shows no line. Its log is found by its shape all the same
 //! ([`vmeter_kernel_image::shape::growth`]), and looked at every ms as long as it goes on: each
 //! record came between two looks. Of the records that a search finds nothing is noted: they may have come long before. A search
-//! reads what is there of the guest's RAM, and has no more than an eighth of a CPU; a 64th once the log is where it stays.
+//! reads what is new in the guest's RAM, or at longer intervals all that is there of it, and has no more than an eighth of a
+//! CPU; a 64th once the log is where it stays.
 
 use super::read_bounded;
 use crate::guest_ram::GuestKernel;
@@ -35,8 +36,10 @@ const FILE: &str = "log-growth.txt";
 const EACH: Ns = 1_000_000;
 const SELDOM: Ns = 4_000_000;
 const A_WHILE: Ns = 100_000_000;
-/// Between two searches of a log that does not go on: at first, and at most.
-const SOON: Ns = 20_000_000;
+/// Between two searches of what is new in RAM.
+const SOON: Ns = 10_000_000;
+/// Between two searches of all of it, for a log that does not go on: at first, and at most.
+const FIRST: Ns = 20_000_000;
 const LATER: Ns = 1_000_000_000;
 /// So many times longer after each that found nothing.
 const SLOWER: Ns = 2;
@@ -187,8 +190,10 @@ struct Looks {
     kernel: GuestKernel,
     growth: Growth,
     noted: Noted,
-    /// When the next search is due, and how long after it the one after that.
+    /// When the next search of what is new is due, and when that of everything.
     search: Ns,
+    search_all: Ns,
+    /// How long after that of everything the one after it.
     pause: Ns,
 }
 
@@ -225,7 +230,8 @@ impl Looks {
         let now = clock::monotonic();
         let noted = Noted { last: now, came: 0, settled: false };
         let growth = Growth::default();
-        Looks { tracee, kernel, growth, noted, search: now, pause: SOON / SLOWER }
+        let pause = FIRST / SLOWER;
+        Looks { tracee, kernel, growth, noted, search: now, search_all: now, pause }
     }
 
     /// How long until the next look.
@@ -238,40 +244,51 @@ impl Looks {
         }
     }
 
-    /// Looks once, or searches; none if the process is gone.
+    /// Looks once, and searches if the log does not go on; none if the process is gone.
     fn look(&mut self, text: &mut String) -> Option<()> {
         let begun = clock::monotonic();
         if self.noted.look(&mut self.growth, &self.tracee, text) {
-            self.search = self.search.max(begun + self.pause);
-        } else if begun >= self.search {
-            self.search(text)?;
+            self.search = self.search.max(begun + SOON);
+            self.search_all = self.search_all.max(begun + self.pause);
+        } else if begun >= self.search.min(self.search_all) {
+            self.search(begun >= self.search_all, text)?;
         }
         Some(())
     }
 
-    /// Searches for a log. When the records came that a search finds, it does not show.
-    fn search(&mut self, text: &mut String) -> Option<()> {
+    /// Searches for a log, in all of RAM or in what is new. When the records came that a search finds, it does not
+    /// show.
+    fn search(&mut self, all: bool, text: &mut String) -> Option<()> {
         let memory = self.kernel.memory_that_runs(&self.tracee).ok()?;
         let before = cpu_time();
+        if all {
+            self.growth.search_all();
+        }
         let (noted, tracee) = (&mut self.noted, &self.tracee);
-        let found = self.growth.search(memory.candidates(), &memory, |growth| {
+        let found = self.growth.search(&memory.mapped(), &memory, |growth| {
             if clock::monotonic() - noted.last >= EACH {
                 noted.look(growth, tracee, text);
             }
         });
-        let took = cpu_time() - before;
+        let (took, now) = (cpu_time() - before, clock::monotonic());
         // A kernel that moves its log does so right after its first lines.
         if !found.is_empty() {
             self.noted.settled = false;
-            self.noted.came = clock::monotonic();
+            self.noted.came = now;
+            self.pause = FIRST;
         }
-        self.pause = match (found.is_empty(), self.noted.settled) {
-            (false, _) => SOON,
-            (true, true) => LATER,
-            (true, false) => (self.pause * SLOWER).min(LATER),
-        };
-        let share = if self.noted.settled { SHARE_SETTLED } else { SHARE };
-        self.search = clock::monotonic() + self.pause.max(took * share);
+        let (share, soon) = if self.noted.settled { (SHARE_SETTLED, LATER) } else { (SHARE, SOON) };
+        if all {
+            self.pause = match (found.is_empty(), self.noted.settled) {
+                (false, _) => FIRST,
+                (true, true) => LATER,
+                (true, false) => (self.pause * SLOWER).min(LATER),
+            };
+            self.search_all = now + self.pause.max(took * share);
+            self.search = now + soon;
+        } else {
+            self.search = now + soon.max(took * share);
+        }
         Some(())
     }
 }
