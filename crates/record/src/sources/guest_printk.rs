@@ -13,6 +13,7 @@
 //! in the run, and is left out.
 
 mod names;
+mod sequence;
 mod steady;
 mod together;
 
@@ -128,6 +129,7 @@ impl Recorder for GuestPrintk {
                 };
                 *placed = by_clock.filter(better).or(*placed);
             }
+            sequence::in_sequence(&mut placed);
         }
         let unplaced = placed.iter().filter(|at| at.is_none()).count() as u64;
         let placed = records.iter().zip(placed).filter_map(|(record, at)| Some((record, at?)));
