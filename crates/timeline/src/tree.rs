@@ -25,7 +25,7 @@ pub(crate) enum Fill {
         before: &'static str,
         /// Between two children.
         between: &'static str,
-        /// After the last child.
+        /// After the last initcall, and the last child.
         after: &'static str,
     },
 }
@@ -185,17 +185,25 @@ impl<'a> Node<'a> {
         let mut filled = Vec::with_capacity(self.children.len() * 2 + 1);
         let mut at = self.start;
         let children = std::mem::take(&mut self.children);
-        let count = children.len();
+        let last_call = children.iter().rposition(Node::has_calls);
         for (index, mut child) in children.into_iter().enumerate() {
-            let gap = if index == 0 { Gap::Before } else { Gap::Between };
+            let gap = match last_call {
+                _ if index == 0 => Gap::Before,
+                Some(last) if index > last => Gap::BehindCalls,
+                _ => Gap::Between,
+            };
             filled.extend(self.gap(at, child.start, gap));
             at = child.end;
             child.fill();
             filled.push(child);
         }
-        debug_assert!(count > 0);
         filled.extend(self.gap(at, self.end, Gap::After));
         self.children = filled;
+    }
+
+    /// True for an initcall, and a level of them.
+    fn has_calls(&self) -> bool {
+        self.kind == Kind::Call || self.children.iter().any(|child| child.kind == Kind::Call)
     }
 
     fn gap(&self, start: Ns, end: Ns, gap: Gap) -> Option<Node<'a>> {
@@ -203,7 +211,7 @@ impl<'a> Node<'a> {
             return None;
         }
         // Between two children, and where something was cut out, other ends count.
-        let own_end = !matches!(gap, Gap::Between) && self.whole == self.len();
+        let own_end = matches!(gap, Gap::Before | Gap::After) && self.whole == self.len();
         let is_lost = own_end && is_lost_in(self.error, end - start);
         let fill = if is_lost { Fill::Unattributed } else { self.fill };
         let name = match (fill, gap) {
@@ -211,7 +219,7 @@ impl<'a> Node<'a> {
             (Fill::Own | Fill::LogMessage, _) => self.name.as_str(),
             (Fill::Named { before, .. }, Gap::Before) => before,
             (Fill::Named { between, .. }, Gap::Between) => between,
-            (Fill::Named { after, .. }, Gap::After) => after,
+            (Fill::Named { after, .. }, Gap::BehindCalls | Gap::After) => after,
         };
         let source = if fill == Fill::Unattributed { "" } else { self.source };
         let mut node = Node::new(name, start, end, source);
@@ -225,6 +233,8 @@ impl<'a> Node<'a> {
 enum Gap {
     Before,
     Between,
+    /// Between two children of which no later one is an initcall.
+    BehindCalls,
     After,
 }
 
