@@ -71,14 +71,14 @@ const KERNEL_ENTRY: u32 = 0x10;
 /// The compressed kernel.
 const KERNEL_DATA: u32 = 0x11;
 
-/// True if fw_cfg shows this key to have been selected.
-fn selected(facts: &RunIndex<'_>, key: u32) -> bool {
-    facts.first(|w| matches!(w, EventKind::FwCfg { item, .. } if *item == key)).is_some()
+/// When fw_cfg shows this key to have been selected first.
+fn selected<'a>(facts: &RunIndex<'a>, key: u32) -> Option<Stamp<'a>> {
+    facts.first(|w| matches!(w, EventKind::FwCfg { item, .. } if *item == key))
 }
 
 /// True if the compressed kernel was read through fw_cfg.
 pub(crate) fn loaded_compressed(facts: &RunIndex<'_>) -> bool {
-    selected(facts, KERNEL_DATA)
+    selected(facts, KERNEL_DATA).is_some()
 }
 
 /// How boot loaders that a VMM can load in the place of a kernel introduce themselves.
@@ -144,6 +144,11 @@ const STARTS_WITHIN_NS: Ns = 500_000_000;
 
 /// True if the entry point of an uncompressed kernel was asked for.
 pub(crate) fn loaded_entry(facts: &RunIndex<'_>) -> bool {
+    entry_asked(facts).is_some()
+}
+
+/// When it was.
+pub(crate) fn entry_asked<'a>(facts: &RunIndex<'a>) -> Option<Stamp<'a>> {
     selected(facts, KERNEL_ENTRY)
 }
 
