@@ -56,6 +56,24 @@ impl<'a> Memory<'a> {
         &self.candidates
     }
 
+    /// The pieces of the file that an address lies in, and the place in it; none of the process's own.
+    fn in_file(&self, address: u64) -> Option<(&[Piece], u64)> {
+        let place = address.checked_sub(FILES)?;
+        let pieces = usize::try_from(place / REACH).ok().and_then(|n| self.files.get(n));
+        Some((pieces.map_or(&[], Vec::as_slice), place % REACH))
+    }
+
+    /// The process's own address of one, and how many bytes go on from there.
+    fn own(&self, address: u64) -> io::Result<(u64, u64)> {
+        let Some((pieces, place)) = self.in_file(address) else {
+            return Ok((address, u64::MAX - address));
+        };
+        let mut within = pieces.iter().filter_map(|p| Some((place.checked_sub(p.offset)?, p)));
+        let found = within.find(|(within, piece)| *within < piece.length);
+        let (within, piece) = found.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok((piece.address.saturating_add(within), piece.length - within))
+    }
+
     /// Of these the process's own mappings, in which all of it is, once.
     pub fn mapped(&self) -> Vec<Candidate> {
         self.candidates.iter().filter(|candidate| candidate.address < FILES).copied().collect()
@@ -69,41 +87,24 @@ impl HostMemory for Memory<'_> {
 
     /// Those of pages that are there, all in one piece: a stretch of [`HostMemory::next_there`] or a part of one.
     fn read_heads(&self, address: u64, length: usize, heads: &mut [u8]) -> io::Result<()> {
-        let own = match address.checked_sub(FILES) {
-            None => Some(address),
-            Some(place) => {
-                let (file, place) = (usize::try_from(place / REACH).ok(), place % REACH);
-                let pieces = file.and_then(|n| self.files.get(n)).into_iter().flatten();
-                let within = |piece: &Piece| {
-                    let within = place.checked_sub(piece.offset)?;
-                    (within < piece.length).then(|| piece.address + within)
-                };
-                pieces.filter_map(within).next()
-            }
-        };
-        let own = own.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let parts = heads.len().div_ceil(length);
-        // The last may be shorter, where memory ends.
-        let whole = heads.len() / length;
-        let pages = |n: usize| own + n as u64 * PAGE;
-        let mut read = self.tracee.read_parts((0..whole).map(pages), length, heads);
-        if read == whole && parts > whole {
-            self.tracee.read(pages(whole), &mut heads[whole * length..])?;
-            read = parts;
+        let (own, _) = self.own(address)?;
+        // Where memory ends within a head, there is that one alone.
+        if heads.len() < length {
+            return self.tracee.read(own, heads);
         }
-        (read == parts).then_some(()).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        let count = heads.len() / length;
+        let pages = (own..).step_by(PAGE as usize).take(count);
+        let read = self.tracee.read_parts(pages, length, heads);
+        (read == count).then_some(()).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn next_there(&self, address: u64, end: u64) -> Range<u64> {
-        let Some(mut place) = address.checked_sub(FILES) else {
+        let Some((pieces, mut place)) = self.in_file(address) else {
             return self.populated.next_there(address, end);
         };
-        let file = place / REACH;
-        let pieces = usize::try_from(file).ok().and_then(|n| self.files.get(n));
-        let base = FILES + file * REACH;
-        place %= REACH;
+        let base = address - place;
         while base + place < end {
-            let ahead = pieces.into_iter().flatten().filter(|p| p.offset + p.length > place);
+            let ahead = pieces.iter().filter(|p| p.offset + p.length > place);
             let Some(piece) = ahead.min_by_key(|piece| piece.offset) else { break };
             let within = place.saturating_sub(piece.offset);
             let found =
@@ -118,23 +119,15 @@ impl HostMemory for Memory<'_> {
     }
 
     fn read(&self, address: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let Some(place) = address.checked_sub(FILES) else {
+        if address < FILES {
             return self.populated.read(self.tracee, address, buffer);
-        };
-        let file = usize::try_from(place / REACH).ok().and_then(|n| self.files.get(n));
-        let pieces = file.ok_or(io::ErrorKind::UnexpectedEof)?;
+        }
         let mut done = 0;
         while done < buffer.len() {
-            let at = (place % REACH).saturating_add(done as u64);
-            let (within, piece) = pieces
-                .iter()
-                .filter_map(|p| Some((at.checked_sub(p.offset)?, p)))
-                .find(|(within, p)| *within < p.length)
-                .ok_or(io::ErrorKind::UnexpectedEof)?;
+            let (own, there) = self.own(address.saturating_add(done as u64))?;
             let left = buffer.len() - done;
-            let here = usize::try_from(piece.length - within).unwrap_or(left).min(left);
-            let at = piece.address.saturating_add(within);
-            self.populated.read(self.tracee, at, &mut buffer[done..done + here])?;
+            let here = usize::try_from(there).unwrap_or(left).min(left);
+            self.populated.read(self.tracee, own, &mut buffer[done..done + here])?;
             done += here;
         }
         Ok(())
